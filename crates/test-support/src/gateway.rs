@@ -70,10 +70,11 @@ impl Home {
         }
     }
 
-    /// Returns a command that runs the program with these arguments and this home folder.
+    /// Returns a command that runs the program with these arguments and this home folder. `stdio` starts no gateway.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command.args(args).env("TOOLCRIB_HOME", self.path()).env_remove("TOOLCRIB_LOG");
+        command.env("TOOLCRIB_AUTO_START", "false");
         command
     }
 

@@ -20,7 +20,7 @@ use toolcrib::{CommandSpec, Endpoint, HttpSpec, Roster, Secret, ServerId, Server
 
 use self::draft::ImportDraft;
 use self::extract_secrets::SecretNames;
-pub use self::extract_secrets::{SecretExtraction, StoredSecrets};
+pub use self::extract_secrets::{DeclaredPairs, SecretExtraction, StoredSecrets};
 use self::sources::{ImportSource, SourceEntry};
 use crate::agents::{Agent, AgentFileScope, AgentPaths};
 use crate::edit::entry::{EntryMembers, FileLanguage};

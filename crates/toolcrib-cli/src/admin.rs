@@ -14,16 +14,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::{Method, StatusCode};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::time::timeout;
 use toolcrib::util::clock::wall_time;
 use toolcrib::util::encoding;
 use toolcrib::util::format::format_timestamp;
+use toolcrib::util::maps::collect_map;
 use toolcrib::{Caller, Crib, Error, Selector, ServerId, ServerStatus, StderrLine};
 use toolcrib_serve::{AdminReply, AdminReplyFuture, AdminRequest, AdminRoutes, query_value};
 
 use self::errors::{error_reply, failure_reply};
 use self::recorded_action::RecordedAction;
+use crate::environment::digest_value;
 use crate::gateway::GatewayHandle;
 use crate::report::server::ServerReport;
 use crate::report::status::{GatewayReport, LimitReport};
@@ -99,6 +101,7 @@ impl Admin {
             ["healthz"] if get => AdminReply::ok(json!({"status": "ok"})),
             ["readyz"] if get => self.readiness(),
             ["api", "v1", "status"] if get => AdminReply::ok(self.status().await.to_json()),
+            ["api", "v1", "gateway"] if get => AdminReply::ok(self.gateway_info(&request)),
             ["api", "v1", "tools"] if get => AdminReply::ok(self.tools(caller, query).await),
             ["api", "v1", "reload"] if post => self.reload_reply().await,
             ["api", "v1", "servers", server] if get => self.server(server).await,
@@ -107,7 +110,7 @@ impl Admin {
                 self.run_action(server, action).await
             }
             ["healthz" | "readyz"]
-            | ["api", "v1", "status" | "tools" | "reload"]
+            | ["api", "v1", "status" | "gateway" | "tools" | "reload"]
             | ["api", "v1", "servers", _]
             | ["api", "v1", "servers", _, "logs" | "start" | "restart" | "stop"] => {
                 error_reply(StatusCode::METHOD_NOT_ALLOWED, &format!("`{path}` does not support {method}"))
@@ -117,6 +120,22 @@ impl Admin {
                 .await
                 .unwrap_or_else(|| error_reply(StatusCode::NOT_FOUND, &format!("unknown path `{path}`"))),
         }
+    }
+
+    /// Returns what a client of the gateway compares with its own process. Digests of variables are not for requests that any
+    /// program on this machine can make.
+    fn gateway_info(&self, request: &AdminRequest<'_>) -> Value {
+        let salt = query_value(request.query, "salt").filter(|_| request.can_approve);
+        let environment = salt.map(|salt| -> Map<String, Value> {
+            let names = self.gateway.used_variables().into_iter();
+            collect_map(names.map(|name| (name.clone(), json!(digest_value(&name, &salt)))))
+        });
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "pid": std::process::id(),
+            "auto_started": self.gateway.is_auto_started(),
+            "environment": environment,
+        })
     }
 
     fn readiness(&self) -> AdminReply {

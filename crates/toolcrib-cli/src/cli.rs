@@ -8,6 +8,7 @@ mod policy;
 mod requests;
 mod secret;
 pub(crate) mod servers;
+pub(crate) mod service;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,6 +23,7 @@ pub(crate) use policy::{PolicyArgs, PolicyCommand, PolicyTestArgs};
 pub(crate) use requests::{CompleteArgs, PromptsArgs, ResourcesArgs, SaveArgs};
 pub(crate) use secret::{SecretArgs, SecretCommand, SetSecretArgs};
 pub(crate) use servers::{ApproveArgs, DoctorArgs, LogsArgs, ServerNameArgs, WhyArgs};
+pub(crate) use service::{InstallServiceArgs, ServiceArgs, ServiceCommand};
 
 /// One gateway in front of all your MCP servers
 #[derive(Debug, Parser)]
@@ -114,10 +116,32 @@ pub(crate) enum Command {
     ///   toolcrib stdio
     ///   claude mcp add crib -- toolcrib stdio
     ///
-    /// Attaches to the running gateway. Without one, it starts the servers itself. When the
-    /// gateway restarts, the session continues with the new one.
+    /// Attaches to the running gateway. Without one, it starts a gateway in the background, which
+    /// other agents share and which exits when it is not used; see `[gateway]` in the config. When
+    /// the gateway restarts, the session continues with the new one.
     #[command(verbatim_doc_comment)]
     Stdio(StdioArgs),
+    /// Stop the gateway and wait until it is gone
+    ///
+    /// Examples:
+    ///   toolcrib stop-gateway
+    ///
+    /// Waits for calls in flight and stops all servers. Agents that are attached with `toolcrib
+    /// stdio` keep their session; the next message starts a gateway again.
+    #[command(verbatim_doc_comment)]
+    StopGateway,
+    /// Run the gateway as a service of your user
+    ///
+    /// Examples:
+    ///   toolcrib service install
+    ///   toolcrib service install --dry-run
+    ///   toolcrib service status
+    ///   toolcrib service remove
+    ///
+    /// Uses systemd, which starts the gateway with the first connection, or launchd. Without either,
+    /// no service is needed: `toolcrib stdio` starts a gateway in the background.
+    #[command(verbatim_doc_comment)]
+    Service(ServiceArgs),
     /// Call a tool
     ///
     /// Examples:
@@ -246,14 +270,16 @@ pub(crate) enum Command {
     ///
     /// Examples:
     ///   toolcrib add git -- uvx mcp-server-git
-    ///   toolcrib add -e TOKEN='${env:TOKEN}' tickets -- npx -y tickets-server
+    ///   toolcrib add -e TOKEN=abc123 tickets -- npx -y tickets-server
     ///   toolcrib add docs https://example.com/mcp -H 'Authorization: Bearer ${env:DOCS}'
     ///   toolcrib add --scope project db -- ./tools/db-server
     ///   toolcrib add --try time -- uvx mcp-server-time
     ///   toolcrib add registry:./server.json
     ///   toolcrib add files registry:io.github.example/files-server
     ///
-    /// Accepts the flags of `claude mcp add`. Comments and order of the file are kept.
+    /// Accepts the flags of `claude mcp add`. Comments and order of the file are kept. Values that
+    /// look like secrets are stored with `toolcrib secret`; --plain writes them into the file. A
+    /// running gateway uses the server when the command returns.
     ///
     /// registry:FILE is a `server.json` of the MCP registry: its package or URL, with its arguments,
     /// variables and headers. --env gives values to its variables. registry:NAME asks the registry
@@ -473,6 +499,18 @@ pub(crate) struct ServeArgs {
     /// Address: HOST:PORT (port 0 picks a free one) or unix:PATH; must be loopback without callers
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7717")]
     pub(crate) listen: ListenAddr,
+    /// Used by `stdio` to start a gateway in the background
+    #[arg(long, hide = true, value_name = "STAGE", conflicts_with = "listen")]
+    pub(crate) background: Option<BackgroundStage>,
+}
+
+/// The processes that start a gateway in the background.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BackgroundStage {
+    /// Leaves the session of the agent, starts the gateway and exits, so that the gateway has no parent that may end it.
+    Launch,
+    /// The gateway itself.
+    Run,
 }
 
 /// Arguments of `stdio`.

@@ -22,7 +22,7 @@ use toolcrib::protocol::versions::{Era, Revision};
 
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
-use crate::paths::Paths;
+use crate::paths::{Paths, check_socket_dir};
 use crate::progress_line;
 use crate::report::Report;
 
@@ -49,28 +49,52 @@ impl GatewayResponse {
     }
 }
 
+/// A connection to the gateway of a config.
+struct ConnectedSocket {
+    stream: UnixStream,
+    path: PathBuf,
+}
+
 /// Connects to the gateway of this config, or returns `None` if none is running.
 pub(crate) async fn connect(paths: &Paths) -> Result<Option<UnixStream>, CommandError> {
-    paths.check_run_dir()?;
-    let socket = paths.socket_path();
-    match UnixStream::connect(&socket).await {
+    Ok(connect_socket(paths).await?.map(|connected| connected.stream))
+}
+
+async fn connect_socket(paths: &Paths) -> Result<Option<ConnectedSocket>, CommandError> {
+    let own = paths.socket_path();
+    for path in paths.socket_candidates() {
+        match connect_at(&path).await {
+            Ok(Some(stream)) => return Ok(Some(ConnectedSocket { stream, path })),
+            Err(error) if path == own => return Err(error),
+            // A recorded address may be outdated.
+            Ok(None) | Err(_) => {}
+        }
+    }
+    Ok(None)
+}
+
+/// Connects to a socket. Returns `None` if nothing listens there.
+async fn connect_at(path: &Path) -> Result<Option<UnixStream>, CommandError> {
+    check_socket_dir(path.parent().unwrap_or(path))?;
+    match UnixStream::connect(path).await {
         Ok(stream) => Ok(Some(stream)),
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
             Ok(None)
         }
-        Err(error) => Err(connect_error(&socket, &error)),
+        Err(error) => Err(connect_error(path, &error)),
     }
 }
 
 /// Returns whether a gateway of this config is running. Blocks.
 pub(crate) fn is_running(paths: &Paths) -> bool {
-    std::os::unix::net::UnixStream::connect(paths.socket_path()).is_ok()
+    let is_open = |path: &PathBuf| std::os::unix::net::UnixStream::connect(path).is_ok();
+    paths.socket_candidates().iter().any(is_open)
 }
 
 impl GatewayClient {
     /// Returns the gateway of this config, if one is running.
     pub(crate) async fn find(paths: &Paths) -> Result<Option<Self>, CommandError> {
-        Ok(connect(paths).await?.map(|_| Self::Socket(paths.socket_path())))
+        Ok(connect_socket(paths).await?.map(|connected| Self::Socket(connected.path)))
     }
 
     /// Returns the gateway of this config, or an error if none is running.

@@ -1,8 +1,11 @@
 //! The running gateway: binds its listeners, accepts connections, and drains on shutdown.
 
 mod handle;
+mod idle_exit;
+mod listener;
 mod lock;
 mod log_files;
+mod other_gateway;
 mod peer_check;
 mod per_ip_limit;
 mod settings;
@@ -14,12 +17,10 @@ mod watch;
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::Semaphore;
 use tokio::sync::watch::Receiver;
 use tokio::time::{Instant, sleep, timeout};
@@ -41,13 +42,17 @@ use crate::hints::hint_text;
 use crate::listen::ListenAddr;
 use crate::paths::Paths;
 use crate::secrets::SecretLocator;
-use crate::sources::ConfigStamp;
+use crate::sources::ConfigSources;
 
 pub(crate) use self::handle::GatewayHandle;
-use self::handle::StampedConfig;
-use self::lock::GatewayLock;
+pub(crate) use self::handle::StampedConfig;
+use self::idle_exit::{ConnectionCount, CountedStream, wait_until_unused};
+pub(crate) use self::listener::GatewayMode;
+use self::listener::{GatewayListeners, Listener};
+pub(crate) use self::lock::{LockKind, lock_within};
 use self::log_files::LogFiles;
 pub(crate) use self::log_files::read_log;
+pub(crate) use self::other_gateway::OtherGateway;
 use self::peer_check::PeerCheck;
 use self::per_ip_limit::{ConnectionPermit, ConnectionsByIp};
 use self::settings::{GatewaySettings, SettingsTarget, library_settings};
@@ -74,30 +79,14 @@ pub(crate) struct Gateway {
     crib: Crib,
     handle: GatewayHandle,
     http: Arc<HttpGateway>,
-    public_listener: Listener,
-    socket_listener: Listener,
-    peer_check: PeerCheck,
+    listeners: GatewayListeners,
+    /// Connections to its own socket.
+    connections: ConnectionCount,
     drain_timeout: Duration,
     tasks: TaskTracker,
     logs: LogFiles,
     /// Ends the accept loops and tells every connection to finish.
     stop: CancellationToken,
-    _lock: GatewayLock,
-}
-
-/// An open port or socket.
-enum Listener {
-    Tcp(Arc<TcpListener>),
-    Unix(Arc<UnixListener>, SocketFile),
-}
-
-/// A socket file that is removed on drop.
-struct SocketFile(PathBuf);
-
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
 }
 
 impl Gateway {
@@ -105,26 +94,17 @@ impl Gateway {
     /// their admin requests by what `admin` returns.
     pub(crate) async fn open(
         paths: &Paths,
-        config: &Config,
-        stamp: ConfigStamp,
-        listen: &ListenAddr,
+        mode: GatewayMode<'_>,
+        sources: &ConfigSources,
+        running: StampedConfig<'_>,
         admin: impl FnOnce(GatewayHandle) -> Arc<dyn AdminRoutes>,
     ) -> Result<Self, CommandError> {
+        let config = running.config;
         let secrets = SecretLocator::new(paths, &config.secrets);
         let settings = load_settings(config, &secrets).await?;
-        let inherited = socket_activation::take_listener(|name| std::env::var(name).ok())
-            .map_err(|error| activation_failed(&error))?;
-        let listen = match &inherited {
-            Some((_, address)) => &ListenAddr::Tcp(*address),
-            None => listen,
-        };
-        listen.check_exposure(!settings.callers.is_empty())?;
-        let peer_check = PeerCheck::new(listen, settings.listen.any_user);
-        peer_check.check_available(!settings.callers.is_empty())?;
-        paths.create_run_dir()?;
-        let lock = GatewayLock::acquire(&paths.lock_path())?;
-        let public = bind_public(inherited.map(|(listener, _)| listener), listen).await?;
-        let socket = bind_own_socket(paths)?;
+        let requires_tokens = !settings.callers.is_empty();
+        let listeners =
+            GatewayListeners::open(paths, mode, settings.listen.any_user, requires_tokens).await?;
         let tasks = TaskTracker::new();
         let logs = LogFiles::new(paths.log_dir(), &tasks);
         let audit = Arc::new(Audit::new(settings.audit.as_ref())?);
@@ -138,12 +118,13 @@ impl Gateway {
             callers: callers.clone(),
             secrets,
             audit,
-            is_exposed: listen.is_exposed(),
-            peer_check: peer_check.clone(),
+            is_exposed: listeners.address.as_ref().is_some_and(ListenAddr::is_exposed),
+            peer_check: listeners.peer_check.clone(),
         };
-        let sources = paths.sources().clone().for_gateway();
-        let handle = GatewayHandle::new(target, sources, StampedConfig { config, stamp });
-        let hosts = settings.listen.hosts.into_iter().chain(listen.host()).collect();
+        let is_auto = matches!(mode, GatewayMode::Auto);
+        let handle = GatewayHandle::new(target, sources.clone(), running, is_auto);
+        let own_host = listeners.address.as_ref().and_then(ListenAddr::host);
+        let hosts = settings.listen.hosts.into_iter().chain(own_host).collect();
         let http = HttpGateway::new(service(paths, &crib), callers, &settings.limits)
             .with_admin(admin(handle.clone()))
             .with_hosts(hosts)
@@ -153,31 +134,30 @@ impl Gateway {
             crib,
             handle,
             http: Arc::new(http),
-            public_listener: public,
-            socket_listener: socket,
-            peer_check,
+            listeners,
+            connections: ConnectionCount::new(),
             drain_timeout: settings.limits.drain,
             tasks,
             logs,
             stop: CancellationToken::new(),
-            _lock: lock,
         })
     }
 
     /// Returns the address it listens on, as shown to people and clients.
     pub(crate) fn address(&self) -> String {
-        match &self.public_listener {
-            Listener::Tcp(listener) => match listener.local_addr() {
-                Ok(address) => format!("http://{address}/mcp"),
-                Err(error) => format!("http://?/mcp ({error})"),
-            },
-            Listener::Unix(_, file) => format!("unix:{}", file.0.display()),
-        }
+        self.listeners.public.as_ref().unwrap_or(&self.listeners.socket).address()
     }
 
     /// Returns the TCP port, if it listens on one.
     pub(crate) fn port(&self) -> Option<u16> {
-        self.public_listener.port()
+        self.listeners.public.as_ref().and_then(Listener::port)
+    }
+
+    /// Waits until no client was connected to its own socket, and no call was in flight, for this time.
+    pub(crate) async fn wait_until_unused(&self, idle_exit: Duration) {
+        if let Listener::Unix(_, file) = &self.listeners.socket {
+            wait_until_unused(&self.connections, &self.crib, &file.path, idle_exit).await;
+        }
     }
 
     /// Returns the handle: status and reloads.
@@ -187,8 +167,10 @@ impl Gateway {
 
     /// Starts to serve connections.
     pub(crate) fn accept(&self) {
-        self.accept_on(&self.public_listener, max_public_connections());
-        self.accept_on(&self.socket_listener, Semaphore::MAX_PERMITS);
+        if let Some(listener) = &self.listeners.public {
+            self.accept_on(listener, max_public_connections());
+        }
+        self.accept_on(&self.listeners.socket, Semaphore::MAX_PERMITS);
         let catalog = self.handle.crib().watch_catalog();
         self.tasks.spawn_boxed(return_free_memory(self.http.clone(), catalog, self.stop.clone()));
     }
@@ -204,7 +186,7 @@ impl Gateway {
         match listener {
             Listener::Tcp(listener) => {
                 let acceptor = TcpAcceptor { listener: listener.clone(), by_ip: ConnectionsByIp::default() };
-                let peer_check = self.peer_check.clone();
+                let peer_check = self.listeners.peer_check.clone();
                 let serve = move |accepted: AcceptedTcp, stop| {
                     let http = http.clone();
                     let peer_check = peer_check.clone();
@@ -217,7 +199,8 @@ impl Gateway {
                 self.tasks.spawn_boxed(accept_all(acceptor, limits, serve));
             }
             Listener::Unix(listener, _) => {
-                let acceptor = UnixAcceptor { listener: listener.clone() };
+                let connections = self.connections.clone();
+                let acceptor = UnixAcceptor { listener: listener.clone(), connections };
                 let serve =
                     move |stream, stop| serve_connection(stream, http.clone(), Entrypoint::Socket, stop);
                 self.tasks.spawn_boxed(accept_all(acceptor, limits, serve));
@@ -228,23 +211,11 @@ impl Gateway {
     /// Stops accepting, lets calls in flight finish within the drain timeout or until `hurry` resolves, and stops every
     /// server.
     pub(crate) async fn close(self, hurry: impl Future<Output = ()>) {
-        let Self {
-            crib,
-            handle,
-            http,
-            public_listener,
-            socket_listener,
-            drain_timeout,
-            tasks,
-            logs,
-            stop,
-            ..
-        } = self;
+        let Self { crib, handle, http, listeners, drain_timeout, tasks, logs, stop, .. } = self;
         handle.close();
         stop.cancel();
         // Closed listeners refuse new clients immediately; open ones would leave them waiting.
-        drop(public_listener);
-        drop(socket_listener);
+        let _lock = listeners.close();
         tokio::select! {
             () = crib.shutdown(drain_timeout) => {}
             () = hurry => crib.shutdown(Duration::ZERO).await,
@@ -314,82 +285,6 @@ fn build_crib(builder: CribBuilder) -> Result<Crib, CommandError> {
         .map_err(|error| CommandError::new(ExitStatus::InvalidConfig, "config_invalid", error.to_string()))
 }
 
-impl Listener {
-    fn tcp(listener: TcpListener) -> Self {
-        Self::Tcp(Arc::new(listener))
-    }
-
-    fn port(&self) -> Option<u16> {
-        match self {
-            Self::Tcp(listener) => listener.local_addr().ok().map(|address| address.port()),
-            Self::Unix(..) => None,
-        }
-    }
-}
-
-/// Refuses a configured socket path on which another process listens. The gateway's own socket is covered by the lock.
-async fn refuse_if_in_use(path: &Path) -> Result<(), CommandError> {
-    match UnixStream::connect(path).await {
-        Ok(_) => {
-            Err(CommandError::usage(format!("another process is already listening on `{}`", path.display())))
-        }
-        Err(_) => Ok(()),
-    }
-}
-
-/// Uses the inherited socket, or binds the configured address.
-async fn bind_public(
-    inherited: Option<std::net::TcpListener>,
-    listen: &ListenAddr,
-) -> Result<Listener, CommandError> {
-    let bound = match (inherited, listen) {
-        (Some(listener), _) => TcpListener::from_std(listener).map(Listener::tcp),
-        (None, ListenAddr::Tcp(address)) => TcpListener::bind(address).await.map(Listener::tcp),
-        (None, ListenAddr::Unix(path)) => {
-            refuse_if_in_use(path).await?;
-            bind_unix(path)
-        }
-    };
-    bound.map_err(|error| cannot_listen(listen, &error))
-}
-
-/// Binds a socket file that only this user can open, replacing one that a dead process left behind.
-fn bind_unix(path: &Path) -> io::Result<Listener> {
-    use std::os::unix::fs::FileTypeExt as _;
-    match std::fs::symlink_metadata(path) {
-        Ok(found) if found.file_type().is_socket() => std::fs::remove_file(path)?,
-        Ok(_) => return Err(io::Error::new(io::ErrorKind::AlreadyExists, "a file of that name exists")),
-        Err(_) => {}
-    }
-    let listener = UnixListener::bind(path)?;
-    let file = SocketFile(path.to_owned());
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-    Ok(Listener::Unix(Arc::new(listener), file))
-}
-
-/// Binds the gateway's own socket.
-fn bind_own_socket(paths: &Paths) -> Result<Listener, CommandError> {
-    let path = paths.socket_path();
-    bind_unix(&path).map_err(|error| cannot_listen(&ListenAddr::Unix(path.clone()), &error))
-}
-
-fn activation_failed(error: &io::Error) -> CommandError {
-    let message = format!("cannot use the socket passed in `LISTEN_FDS`: {error}");
-    CommandError::new(ExitStatus::Failure, "cannot_listen", message)
-        .hint("pass exactly one listening TCP socket")
-}
-
-fn cannot_listen(listen: &ListenAddr, cause: &io::Error) -> CommandError {
-    let message = format!("cannot listen on {listen}: {cause}");
-    let error = CommandError::new(ExitStatus::Failure, "cannot_listen", message);
-    match (cause.kind(), listen) {
-        (io::ErrorKind::AddrInUse, ListenAddr::Tcp(_)) => {
-            error.hint("toolcrib serve --listen 127.0.0.1:0 picks a free port")
-        }
-        _ => error,
-    }
-}
-
 /// Finds out who is at the other end of a connection, without blocking other connections.
 async fn identify(check: PeerCheck, peer: SocketAddr, local: Option<SocketAddr>) -> ConnectionPeer {
     let identified = match check.is_fast() {
@@ -452,7 +347,9 @@ async fn return_free_memory(
 /// Accepts connections of one kind.
 trait Acceptor {
     type Stream;
-    fn accept(&self) -> impl Future<Output = io::Result<(Self::Stream, Option<ConnectionPermit>)>> + Send;
+    /// Held while a connection is open.
+    type Permit: Send + 'static;
+    fn accept(&self) -> impl Future<Output = io::Result<(Self::Stream, Self::Permit)>> + Send;
 }
 
 struct TcpAcceptor {
@@ -468,12 +365,14 @@ struct AcceptedTcp {
 
 struct UnixAcceptor {
     listener: Arc<UnixListener>,
+    connections: ConnectionCount,
 }
 
 impl Acceptor for TcpAcceptor {
     type Stream = AcceptedTcp;
+    type Permit = ConnectionPermit;
 
-    async fn accept(&self) -> io::Result<(AcceptedTcp, Option<ConnectionPermit>)> {
+    async fn accept(&self) -> io::Result<(AcceptedTcp, ConnectionPermit)> {
         loop {
             let (stream, peer) = self.listener.accept().await?;
             let Some(permit) = self.by_ip.try_acquire(peer.ip()) else {
@@ -481,22 +380,23 @@ impl Acceptor for TcpAcceptor {
                 continue;
             };
             let _ = stream.set_nodelay(true);
-            return Ok((AcceptedTcp { stream, peer }, Some(permit)));
+            return Ok((AcceptedTcp { stream, peer }, permit));
         }
     }
 }
 
 impl Acceptor for UnixAcceptor {
-    type Stream = UnixStream;
+    type Stream = CountedStream;
+    type Permit = ();
 
     /// Accepts only this user and root. File permissions should ensure that already, but a client of this socket needs no
     /// token, so the peer is checked as well.
-    async fn accept(&self) -> io::Result<(UnixStream, Option<ConnectionPermit>)> {
+    async fn accept(&self) -> io::Result<(CountedStream, ())> {
         let own_uid = rustix::process::geteuid().as_raw();
         loop {
             let (stream, _) = self.listener.accept().await?;
             if stream.peer_cred().is_ok_and(|peer| peer.uid() == own_uid || peer.uid() == 0) {
-                return Ok((stream, None));
+                return Ok((self.connections.add(stream), ()));
             }
             tracing::warn!("rejected a connection from another user");
         }
@@ -538,9 +438,9 @@ where
             next = next => next,
         };
         match accepted {
-            Ok((stream, ip_permit)) => {
+            Ok((stream, connection_permit)) => {
                 failing = false;
-                let permits = (permit, ip_permit);
+                let permits = (permit, connection_permit);
                 let connection = serve(stream, limits.stop.clone());
                 let tasks = limits.tasks.clone();
                 limits.tasks.spawn_boxed(async move {

@@ -8,9 +8,10 @@ use serde_json::Value;
 use toolcrib::{Error, Hint, ServerId};
 
 /// Commands that use the config.
-const COMMANDS: [&str; 13] = [
+const COMMANDS: [&str; 14] = [
     "serve",
     "stdio",
+    "stop-gateway",
     "call",
     "tools",
     "resources",
@@ -80,7 +81,7 @@ impl Hints {
         let mut parts = hint.split("toolcrib ");
         let mut completed = parts.next().unwrap_or_default().to_owned();
         for part in parts {
-            let end = part.find(|c: char| !c.is_ascii_lowercase()).unwrap_or(part.len());
+            let end = part.find(|c: char| !c.is_ascii_lowercase() && c != '-').unwrap_or(part.len());
             let (command, rest) = part.split_at(end);
             completed += "toolcrib ";
             completed += command;
@@ -121,6 +122,7 @@ mod tests {
         for (hint, expected) in [
             ("toolcrib restart git", "toolcrib restart --config /my/own.toml git"),
             ("toolcrib serve", "toolcrib serve --config /my/own.toml"),
+            ("toolcrib stop-gateway", "toolcrib stop-gateway --config /my/own.toml"),
             (
                 "raise `x`, or see `toolcrib logs git`",
                 "raise `x`, or see `toolcrib logs --config /my/own.toml git`",

@@ -16,6 +16,7 @@ mod command_error;
 mod commands;
 mod completion;
 mod demo_server;
+mod environment;
 mod exit;
 mod explain;
 #[doc(hidden)]
@@ -26,6 +27,7 @@ mod listen;
 mod logging;
 mod output;
 mod paths;
+mod preflight;
 mod progress;
 mod progress_line;
 mod project;
@@ -44,7 +46,7 @@ use clap::error::ErrorKind;
 use serde_json::json;
 use toolcrib::protocol::versions::Revision;
 
-use crate::cli::{AuditCommand, Cli, Command, PolicyCommand};
+use crate::cli::{AuditCommand, BackgroundStage, Cli, Command, PolicyCommand, ServeArgs};
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::output::Output;
@@ -89,6 +91,9 @@ fn run(cli: &Cli, out: &mut Output) -> Result<ExitStatus> {
         _ => {}
     }
     logging::init(&cli.globals, &cli.command, out)?;
+    if let Command::Serve(ServeArgs { background: Some(BackgroundStage::Launch), .. }) = &cli.command {
+        return commands::serve::launch(cli.globals.config.as_deref());
+    }
     if let Command::Serve(_) = &cli.command {
         // Before the first thread is started.
         secrets::take_key_from_environment();
@@ -137,7 +142,11 @@ async fn run_command(cli: &Cli, out: &mut Output) -> Result<ExitStatus> {
     }
     match &cli.command {
         Command::Serve(args) => commands::serve::run(args, &paths, out).await,
-        Command::Stdio(args) => commands::stdio::run(args, &paths, out).await,
+        Command::Stdio(args) => commands::stdio::run(args, cli.globals.config.as_deref(), &paths, out).await,
+        Command::Service(args) => {
+            commands::service::run(&args.command, cli.globals.config.as_deref(), &paths, out).await
+        }
+        Command::StopGateway => commands::stop_gateway::run(&paths, out).await,
         Command::Call(args) => commands::call::run(args, &paths, out).await,
         Command::Tools(args) => commands::tools::run(args, &paths, out).await,
         Command::Status(args) => commands::status::run(args, &paths, out).await,
@@ -151,9 +160,9 @@ async fn run_command(cli: &Cli, out: &mut Output) -> Result<ExitStatus> {
         Command::Show(args) => commands::ls::show(&args.server, &paths, out),
         Command::Why(args) => commands::why::run(args, &paths, out),
         Command::Add(args) => commands::add::run(args, &paths, out).await,
-        Command::Rm(args) => commands::remove::run(args, &paths, out),
-        Command::Enable(args) => commands::enable::enable(args, &paths, out),
-        Command::Disable(args) => commands::enable::disable(args, &paths, out),
+        Command::Rm(args) => commands::remove::run(args, &paths, out).await,
+        Command::Enable(args) => commands::enable::enable(args, &paths, out).await,
+        Command::Disable(args) => commands::enable::disable(args, &paths, out).await,
         Command::Allow(args) => commands::allow::run(args, &paths, out),
         Command::Policy(args) => match &args.command {
             PolicyCommand::Test(args) => commands::policy::test(args, &paths, out),
@@ -163,7 +172,7 @@ async fn run_command(cli: &Cli, out: &mut Output) -> Result<ExitStatus> {
         },
         Command::Login(args) => commands::login::run(args, &paths, out).await,
         Command::Logout(args) => commands::login::log_out(args, &paths, out).await,
-        Command::Secret(args) => commands::secret::run(&args.command, &paths, out),
+        Command::Secret(args) => commands::secret::run(&args.command, &paths, out).await,
         Command::Init(args) => commands::init::run(args, cli.globals.config.as_deref(), &paths, out).await,
         Command::Import(args) => commands::import::run(args, &paths, out),
         Command::Export(args) => commands::export::run(args, cli.globals.config.as_deref(), &paths, out),

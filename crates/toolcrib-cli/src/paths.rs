@@ -73,7 +73,8 @@ impl BaseDirs {
         let own_dir = |name: &str, below: &str| {
             xdg_dir(name).map_or_else(|| home_dir(below), Ok).map(|dir| dir.join("toolcrib"))
         };
-        let run_dir = xdg_dir("XDG_RUNTIME_DIR").map(|dir| dir.join("toolcrib"));
+        // Agents often start commands with a filtered environment.
+        let run_dir = xdg_dir("XDG_RUNTIME_DIR").or_else(user_runtime_dir).map(|dir| dir.join("toolcrib"));
         Ok(Self {
             config: own_dir("XDG_CONFIG_HOME", ".config").map(|dir| dir.join("config.toml")),
             has_machine_config: true,
@@ -161,6 +162,26 @@ impl Paths {
         self
     }
 
+    /// Returns the locations without the project of the working folder.
+    pub(crate) fn without_project(self) -> Self {
+        Self { project: None, ..self }
+    }
+
+    /// Returns the working folder of a gateway in the background, which no agent chooses: that of the project's config or of
+    /// the config, or the nearest one above that exists.
+    pub(crate) fn gateway_folder(&self) -> &Path {
+        let file = self.project.as_deref().unwrap_or(&self.config);
+        file.ancestors().skip(1).find(|folder| folder.is_dir()).unwrap_or(Path::new("/"))
+    }
+
+    /// Returns the name of the service of this config.
+    pub(crate) fn service_name(&self) -> String {
+        match self.is_default_config {
+            true => "toolcrib".to_owned(),
+            false => format!("toolcrib-{}", self.config_key()),
+        }
+    }
+
     /// Returns the hints for this config.
     pub(crate) fn hints(&self) -> Hints {
         if self.is_default_config { Hints::default() } else { Hints::for_config(&self.config) }
@@ -220,6 +241,38 @@ impl Paths {
         self.run_dir.join(format!("{}.lock", self.config_key()))
     }
 
+    /// Returns the paths where the gateway for this config may listen: its socket as this environment determines it, and the
+    /// address that a gateway in another environment recorded.
+    pub(crate) fn socket_candidates(&self) -> Vec<PathBuf> {
+        let own = self.socket_path();
+        let recorded = fs::read_to_string(self.address_record()).ok().map(PathBuf::from);
+        let recorded = recorded.filter(|path| path.is_absolute() && *path != own);
+        [own].into_iter().chain(recorded).collect()
+    }
+
+    /// Returns the file in which a running gateway records the path of its socket.
+    pub(crate) fn address_record(&self) -> PathBuf {
+        self.gateways_dir().join(format!("{}.address", self.config_key()))
+    }
+
+    /// Returns the file that a process locks while it starts a gateway in the background.
+    pub(crate) fn start_lock_path(&self) -> PathBuf {
+        self.gateways_dir().join(format!("{}.start", self.config_key()))
+    }
+
+    /// Returns the folder of records about gateways.
+    pub(crate) fn gateways_dir(&self) -> PathBuf {
+        self.state_dir.join("gateways")
+    }
+
+    /// Returns the log file of a gateway that was started in the background.
+    pub(crate) fn gateway_log(&self) -> PathBuf {
+        match self.is_default_config && self.project.is_none() {
+            true => self.state_dir.join("gateway.log"),
+            false => self.state_dir.join(format!("gateway-{}.log", self.config_key())),
+        }
+    }
+
     /// Returns 16 hex digits that identify the config file and the project, independent of how their paths are spelled.
     fn config_key(&self) -> String {
         let mut hasher = Sha256::new();
@@ -235,40 +288,8 @@ impl Paths {
     /// Creates the folder of the socket, accessible to this user only.
     pub(crate) fn create_run_dir(&self) -> Result<(), CommandError> {
         let created = fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.run_dir);
-        created.map_err(|error| self.run_dir_error(&format!("cannot be created: {error}")))?;
-        self.check_run_dir()
-    }
-
-    /// Refuses a socket folder that other users can write to.
-    pub(crate) fn check_run_dir(&self) -> Result<(), CommandError> {
-        let is_temporary = self.run_dir == temp_run_dir();
-        // Other users can create links in the temporary folder, so links are not followed there.
-        let metadata =
-            if is_temporary { fs::symlink_metadata(&self.run_dir) } else { fs::metadata(&self.run_dir) };
-        let metadata = match metadata {
-            Ok(metadata) => metadata,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-            Err(error) => return Err(self.run_dir_error(&error.to_string())),
-        };
-        if !metadata.is_dir() {
-            return Err(self.run_dir_error("is not a folder"));
-        }
-        if metadata.uid() != rustix::process::geteuid().as_raw() {
-            return Err(self.run_dir_error("belongs to another user"));
-        }
-        let forbidden = if is_temporary { 0o077 } else { 0o022 };
-        match metadata.mode() & forbidden {
-            0 => Ok(()),
-            _ => Err(self
-                .run_dir_error("is accessible to other users")
-                .hint(format!("chmod 700 {}", self.run_dir.display()))),
-        }
-    }
-
-    fn run_dir_error(&self, reason: &str) -> CommandError {
-        let message = format!("the folder of the gateway's socket, `{}`, {reason}", self.run_dir.display());
-        CommandError::new(ExitStatus::Failure, "unsafe_folder", message)
-            .hint("set `TOOLCRIB_HOME` to a folder of your own")
+        created.map_err(|error| socket_dir_error(&self.run_dir, &format!("cannot be created: {error}")))?;
+        check_socket_dir(&self.run_dir)
     }
 
     /// Returns the files that make up the config.
@@ -303,6 +324,43 @@ impl Paths {
 /// Returns the path of one server's log file.
 pub(crate) fn log_file(folder: &Path, server: &str) -> PathBuf {
     folder.join(format!("{server}.log"))
+}
+
+/// Refuses a folder of sockets that other users can write to.
+pub(crate) fn check_socket_dir(dir: &Path) -> Result<(), CommandError> {
+    let is_temporary = dir == temp_run_dir();
+    // Other users can create links in the temporary folder, so links are not followed there.
+    let metadata = if is_temporary { fs::symlink_metadata(dir) } else { fs::metadata(dir) };
+    let metadata = match metadata {
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(socket_dir_error(dir, &error.to_string())),
+    };
+    if !metadata.is_dir() {
+        return Err(socket_dir_error(dir, "is not a folder"));
+    }
+    if metadata.uid() != rustix::process::geteuid().as_raw() {
+        return Err(socket_dir_error(dir, "belongs to another user"));
+    }
+    let forbidden = if is_temporary { 0o077 } else { 0o022 };
+    match metadata.mode() & forbidden {
+        0 => Ok(()),
+        _ => Err(socket_dir_error(dir, "is accessible to other users")
+            .hint(format!("chmod 700 {}", dir.display()))),
+    }
+}
+
+fn socket_dir_error(dir: &Path, reason: &str) -> CommandError {
+    let message = format!("the folder of the gateway's socket, `{}`, {reason}", dir.display());
+    CommandError::new(ExitStatus::Failure, "unsafe_folder", message)
+        .hint("set `TOOLCRIB_HOME` to a folder of your own")
+}
+
+/// Returns the folder that `XDG_RUNTIME_DIR` usually names, if this user has one.
+fn user_runtime_dir() -> Option<PathBuf> {
+    let uid = rustix::process::geteuid().as_raw();
+    let dir = PathBuf::from(format!("/run/user/{uid}"));
+    fs::metadata(&dir).is_ok_and(|found| found.is_dir() && found.uid() == uid).then_some(dir)
 }
 
 /// Returns the fallback folder for sockets: in the temporary folder, one per user.
@@ -347,7 +405,8 @@ mod tests {
         let default = paths(None, &[("HOME", "/h"), ("XDG_STATE_HOME", "relative")]);
         assert_eq!(default.config, Path::new("/h/.config/toolcrib/config.toml"));
         assert_eq!(default.state_dir(), Path::new("/h/.local/state/toolcrib"));
-        assert_eq!(default.run_dir, temp_run_dir());
+        let run_dir = user_runtime_dir().map_or_else(temp_run_dir, |dir| dir.join("toolcrib"));
+        assert_eq!(default.run_dir, run_dir);
         let moved = paths(None, &[("HOME", "/h"), ("XDG_CONFIG_HOME", "/c"), ("XDG_RUNTIME_DIR", "/r")]);
         assert_eq!(moved.config, Path::new("/c/toolcrib/config.toml"));
         assert!(moved.socket_path().starts_with("/r/toolcrib"));
@@ -381,6 +440,6 @@ mod tests {
         assert_eq!(fs::metadata(&paths.run_dir).unwrap().mode() & 0o777, 0o700);
         fs::set_permissions(&paths.run_dir, fs::Permissions::from_mode(0o777)).unwrap();
         assert!(paths.create_run_dir().is_err());
-        assert!(paths.check_run_dir().is_err());
+        assert!(check_socket_dir(&paths.run_dir).is_err());
     }
 }

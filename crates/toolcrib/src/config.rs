@@ -78,6 +78,8 @@ pub struct Config {
     pub roster: Roster,
     /// Settings of the HTTP listener.
     pub listen: ListenSpec,
+    /// Settings of the gateway that `toolcrib stdio` starts.
+    pub auto_start: AutoStart,
     /// Limits of the gateway as a whole.
     pub limits: GatewayLimits,
     /// Limits of all servers together.
@@ -115,6 +117,21 @@ pub struct ListenSpec {
     pub hosts: Vec<String>,
     /// True if other users of the machine may use a loopback address without a token while no callers are declared.
     pub any_user: bool,
+}
+
+/// Settings of the gateway that `toolcrib stdio` starts in the background, from `[gateway]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AutoStart {
+    /// True if `toolcrib stdio` starts a gateway when none is running.
+    pub enabled: bool,
+    /// Time without clients and calls after which a gateway that was started this way exits.
+    pub idle_exit: Duration,
+}
+
+impl Default for AutoStart {
+    fn default() -> Self {
+        Self { enabled: true, idle_exit: Duration::from_secs(5 * 60) }
+    }
 }
 
 /// Default of `limits.client-memory`, in bytes.

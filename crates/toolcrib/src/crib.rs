@@ -212,6 +212,11 @@ impl Crib {
         self.router().registry.is_declared(server)
     }
 
+    /// Returns the number of calls that have not ended.
+    pub fn calls_in_flight(&self) -> usize {
+        self.inner.in_flight.len()
+    }
+
     /// Returns the status of every server, sorted by name.
     pub fn status(&self) -> Vec<ServerStatus> {
         self.router().registry.all().iter().map(|entry| self.entry_status(entry)).collect()

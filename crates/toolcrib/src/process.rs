@@ -2,6 +2,7 @@
 
 #[cfg(target_os = "linux")]
 mod control;
+pub(crate) mod environment;
 #[cfg(windows)]
 mod job;
 #[cfg(target_os = "linux")]

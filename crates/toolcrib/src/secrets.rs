@@ -129,9 +129,9 @@ impl ResolvedSecrets {
         self.0.get(name).cloned().ok_or(SecretError::NotFound)
     }
 
-    /// Returns a redactor for the resolved secrets.
-    pub(crate) fn redactor(&self) -> Redactor {
-        Redactor::new(self.0.values().map(Secret::expose))
+    /// Returns a redactor for the resolved secrets and for these values.
+    pub(crate) fn redactor(&self, others: &[String]) -> Redactor {
+        Redactor::new(self.0.values().map(Secret::expose).chain(others.iter().map(String::as_str)))
     }
 }
 
@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn debug_output_hides_values() {
         let secrets = ResolvedSecrets(BTreeMap::from([("t".to_owned(), Secret::new("hunter2-hunter2"))]));
-        let shown = format!("{secrets:?} {:?} {:?}", Secret::new("hunter2-hunter2"), secrets.redactor());
+        let shown = format!("{secrets:?} {:?} {:?}", Secret::new("hunter2-hunter2"), secrets.redactor(&[]));
         assert!(!shown.contains("hunter2"), "{shown}");
     }
 }

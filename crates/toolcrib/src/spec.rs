@@ -17,7 +17,7 @@ mod tools;
 #[cfg(any(feature = "config", feature = "http"))]
 pub(crate) mod url;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -27,8 +27,9 @@ use sha2::{Digest, Sha256};
 use tokio::io::DuplexStream;
 
 use crate::protocol::versions::{Era, Revision};
-use crate::spec::template::TemplateText;
+use crate::spec::template::{TemplatePiece, TemplateText};
 use crate::util::encoding;
+use crate::util::maps::collect_map;
 
 pub use card::{CardTool, InvalidCard, ServerCard};
 pub use http::{HttpSpec, TransportKind};
@@ -289,6 +290,19 @@ impl Endpoint {
             std::iter::once(&http.url).chain(http.headers.values()).chain(http.auth.templates())
         });
         command.chain(http)
+    }
+
+    /// Returns the environment variables whose values it uses: those in `${env:X}` and in `inherit-env`.
+    pub fn environment_variables(&self) -> BTreeSet<String> {
+        let references = self.templates().flat_map(TemplateText::pieces).filter_map(|piece| match piece {
+            TemplatePiece::Env { name, .. } => Some(name.to_owned()),
+            _ => None,
+        });
+        let inherited = match self {
+            Self::Command(command) => command.inherit_env.as_slice(),
+            Self::Http(_) | Self::InProcess(_) => &[],
+        };
+        collect_map(references.chain(inherited.iter().cloned()))
     }
 }
 

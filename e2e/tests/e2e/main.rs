@@ -4,6 +4,7 @@ mod adhoc;
 mod admin_paths;
 mod approvals;
 mod audit;
+mod auto_start;
 mod cache;
 mod capacity;
 mod chaos;

@@ -137,10 +137,8 @@ fn missing_secret_is_named_and_used_once_it_is_set() {
     assert_eq!(listed, json!([{"name": "token", "backend": null, "set": false, "used_by": users}]));
     set_successfully(&home, "token", CANARY);
     wait_until("the server gets its secret", || call_env(&gateway)["result"]["content"][0]["text"] == CANARY);
-    // A running server keeps its value until it is restarted.
+    // Servers that run are restarted, also if others that use the secret fail to start.
     set_successfully(&home, "token", "can4ry-number-two");
-    assert_eq!(call_env(&gateway)["result"]["content"][0]["text"], CANARY);
-    assert!(home.run(&["restart", "fake"]).status.success());
     assert_eq!(call_env(&gateway)["result"]["content"][0]["text"], "can4ry-number-two");
     assert!(home.run(&["secret", "rm", "token"]).status.success());
     assert!(!home.run(&["secret", "rm", "token"]).status.success());
@@ -224,4 +222,33 @@ fn secret_value_as_an_argument_is_refused_and_not_repeated() {
         assert!(!set(&home, name, value).status.success(), "{name} {value:?}");
     }
     assert!(!home.file("state/secrets/secrets.age").exists(), "nothing was stored");
+}
+
+#[test]
+fn proxy_reaches_servers_and_its_password_stays_out_of_output() {
+    let fake = env!("CARGO_BIN_EXE_fake-server");
+    let loud = "echo \"proxy is $HTTPS_PROXY\" >&2; exit 3";
+    let home = home(&format!(
+        "[servers.fake]\ncommand = '{fake}'\n[servers.loud]\ncommand = 'sh'\nargs = ['-c', '{loud}']\n"
+    ));
+    let proxy = "http://me:can4ry-word@proxy.example:8080";
+    let gateway = home.serve_with(|command| {
+        command.env("HTTPS_PROXY", proxy).env("npm_config_registry", "https://npm.example");
+        command.env("npm_config__authToken", "can4ry-token").env("UV_INDEX_WORK_PASSWORD", "can4ry");
+    });
+    let value_of = |name: &str| {
+        let answer = call(&gateway, "fake__env", &json!({"name": name}));
+        answer["result"]["content"][0]["text"].as_str().expect("a text").to_owned()
+    };
+    assert_eq!(value_of("HTTPS_PROXY"), proxy);
+    assert_eq!(value_of("npm_config_registry"), "https://npm.example");
+    for name in ["npm_config__authToken", "UV_INDEX_WORK_PASSWORD"] {
+        assert_eq!(value_of(name), "(unset)", "{name}");
+    }
+    let failed = call(&gateway, "loud__anything", &json!({})).to_string();
+    assert!(failed.contains("http://[secret]@proxy.example:8080"), "{failed}");
+    assert!(!has_canary(failed.as_bytes()), "{failed}");
+    let status = home.run(&["status", "loud", "--json"]).stdout;
+    assert!(!has_canary(&status), "{}", String::from_utf8_lossy(&status));
+    assert!(files_with_canary(home.path()).is_empty());
 }

@@ -90,6 +90,8 @@ const CRATES: &[Crate] = &[
             "paths",
             "output",
             "secrets",
+            "environment",
+            "preflight",
             "report",
             "tool_listing",
             "audit",

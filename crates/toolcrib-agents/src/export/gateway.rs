@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
-use toolcrib::{CommandSpec, Config, Endpoint, ServerId, ServerSpec, TemplatePiece, TemplateText};
+use toolcrib::{CommandSpec, Config, ServerId, ServerSpec};
 
 use crate::agents::{Agent, AgentFileScope, AgentPaths, InheritedEnvironment};
 use crate::edit::file::is_same_file;
@@ -140,15 +140,7 @@ fn find_on_path(path: &OsStr, program: &Path) -> Option<PathBuf> {
 fn required_variables(program: &GatewayProgram<'_>) -> BTreeSet<String> {
     let mut names: BTreeSet<String> = program.secret_variables.iter().cloned().collect();
     for spec in program.config.iter().flat_map(|config| config.roster.servers()) {
-        names.extend(spec.endpoint.templates().flat_map(TemplateText::pieces).filter_map(
-            |piece| match piece {
-                TemplatePiece::Env { name, .. } => Some(name.to_owned()),
-                _ => None,
-            },
-        ));
-        if let Endpoint::Command(command) = &spec.endpoint {
-            names.extend(command.inherit_env.iter().cloned());
-        }
+        names.extend(spec.endpoint.environment_variables());
     }
     names
 }

@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::mem::take;
 
 use toolcrib::{Secret, TemplatePiece, TemplateText};
 
@@ -204,6 +205,33 @@ fn secret_header(argument: &str) -> Option<(&str, &str)> {
     let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
     let value = value.trim_start();
     (is_name && !value.starts_with("//") && is_secret(name, value)).then_some((name, value))
+}
+
+/// Variables and headers of a server that is declared by hand.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DeclaredPairs {
+    /// Environment variables.
+    pub env: BTreeMap<String, String>,
+    /// HTTP headers.
+    pub headers: BTreeMap<String, String>,
+}
+
+impl DeclaredPairs {
+    /// Replaces values that look like secrets by references to a secret store. Returns the secrets by name, which the caller
+    /// stores, and a note for each.
+    pub fn extract_secrets(
+        &mut self,
+        server: &str,
+        store: &dyn StoredSecrets,
+    ) -> (Vec<(String, Secret)>, Vec<String>) {
+        let mut draft =
+            ImportDraft { env: take(&mut self.env), headers: take(&mut self.headers), ..Default::default() };
+        let mut names = SecretNames::new(SecretExtraction::Store(store));
+        let secrets = extract_secrets(&mut draft, server, &mut names);
+        self.env = draft.env;
+        self.headers = draft.headers;
+        (secrets, draft.notes)
+    }
 }
 
 fn is_secret(name: &str, value: &str) -> bool {

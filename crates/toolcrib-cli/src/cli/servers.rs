@@ -24,6 +24,12 @@ pub(crate) struct AddArgs {
     /// Check and start the server first; nothing is written if that fails
     #[arg(long = "try")]
     pub(crate) try_first: bool,
+    /// A variable that the command gets from the environment of the gateway; can be repeated
+    #[arg(long, value_name = "NAME")]
+    pub(crate) inherit_env: Vec<String>,
+    /// Write values that look like secrets into the file instead of the secret store
+    #[arg(long)]
+    pub(crate) plain: bool,
     #[command(flatten)]
     pub(crate) scope: ConfigScopeArgs,
 }

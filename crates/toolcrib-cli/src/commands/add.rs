@@ -7,12 +7,13 @@ use std::path::Path;
 
 use anyhow::Result;
 use serde_json::{Value, json};
-use toolcrib::ServerId;
 use toolcrib::util::maps::collect_map;
+use toolcrib::{Secret, ServerId};
+use toolcrib_agents::import::DeclaredPairs;
 
-use super::call::adhoc;
 use self::registry::{RegistryChoice, RegistryServer};
-use super::config_document::ConfigDocument;
+use super::call::adhoc;
+use super::config_document::{ChangeReport, ConfigDocument};
 use super::doctor::{self, Completion};
 use super::ls;
 use crate::cli::servers::{AddArgs, TransportArg};
@@ -20,6 +21,8 @@ use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::output::Output;
 use crate::paths::Paths;
+use crate::preflight;
+use crate::secrets::SecretLocator;
 
 /// The prefix of the path of a `server.json`, or of the name of a server in the registry.
 const REGISTRY: &str = "registry:";
@@ -47,7 +50,7 @@ pub(crate) async fn run(args: &AddArgs, paths: &Paths, out: &mut Output) -> Resu
         CommandError::usage(format!("`{name}` is not a valid server name: {reason}"))
             .hint("choose another name, such as `my-server`")
     })?;
-    let keys = match &registry {
+    let mut keys = match &registry {
         Some(server) => server.server_keys(&RegistryChoice {
             server: id.as_str(),
             values: parse_env(&args.env)?,
@@ -63,17 +66,107 @@ pub(crate) async fn run(args: &AddArgs, paths: &Paths, out: &mut Output) -> Resu
         let hint = format!("run `toolcrib rm {}`, or choose another name", existing.id);
         return Err(CommandError::usage(message).hint(hint).into());
     }
+    if args.try_first
+        && let Completion::Interrupted = try_server(args, &id, &keys, paths, out).await?
+    {
+        return Ok(ExitStatus::Interrupted);
+    }
+    let locator = SecretLocator::new(paths, &config.secrets);
+    let extracted =
+        if args.plain { ExtractedSecrets::default() } else { extract_secrets(&mut keys, &id, &locator) };
     for key in keys {
         document.set(&["servers", id.as_str(), key.name], &key.value)?;
     }
     document.check_server(&id)?;
-    if args.try_first {
-        let config = adhoc::config_with(paths, &document.server_spec(&id)?)?;
-        if let Completion::Interrupted = doctor::try_servers(&config, paths, out).await? {
-            return Ok(ExitStatus::Interrupted);
+    // Stored first, so that the config never refers to a missing one.
+    extracted.store(&locator)?;
+    let changed = document.write()?;
+    let change = ChangeReport { action: &format!("added `{id}` to"), server: id.as_str() };
+    let exit = document.report(changed, &change, paths, out).await?;
+    extracted.print(out)?;
+    out.warn_problems(&preflight::find_missing(&paths.sources().load(), Some(&id), &locator))?;
+    Ok(exit)
+}
+
+/// Starts the server with the values as they were given, before anything is written or stored.
+async fn try_server(
+    args: &AddArgs,
+    id: &ServerId,
+    keys: &[ServerKey],
+    paths: &Paths,
+    out: &mut Output,
+) -> Result<Completion> {
+    let mut document = ConfigDocument::open(paths, args.scope.scope)?;
+    for key in keys {
+        document.set(&["servers", id.as_str(), key.name], &key.value)?;
+    }
+    document.check_server(id)?;
+    let config = adhoc::config_with(paths, &document.server_spec(id)?)?;
+    doctor::try_servers(&config, paths, out).await
+}
+
+/// The secrets among the values of a new server.
+#[derive(Default)]
+struct ExtractedSecrets {
+    secrets: Vec<(String, Secret)>,
+    notes: Vec<String>,
+}
+
+/// Replaces values that look like secrets by references.
+fn extract_secrets(keys: &mut [ServerKey], id: &ServerId, locator: &SecretLocator) -> ExtractedSecrets {
+    let mut pairs = DeclaredPairs::default();
+    for key in keys.iter() {
+        match key.name {
+            "env" => pairs.env = text_members(&key.value),
+            "headers" => pairs.headers = text_members(&key.value),
+            _ => {}
         }
     }
-    document.save(out, &format!("added `{id}` to"), id.as_str())
+    let (secrets, notes) = pairs.extract_secrets(id.as_str(), locator);
+    for key in keys {
+        let values = match key.name {
+            "env" => &pairs.env,
+            "headers" => &pairs.headers,
+            _ => continue,
+        };
+        for (name, value) in values {
+            key.value[name] = json!(value);
+        }
+    }
+    ExtractedSecrets { secrets, notes }
+}
+
+fn text_members(value: &Value) -> BTreeMap<String, String> {
+    let members = value.as_object().into_iter().flatten();
+    collect_map(members.filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))))
+}
+
+impl ExtractedSecrets {
+    fn store(&self, locator: &SecretLocator) -> Result<(), CommandError> {
+        for (name, value) in &self.secrets {
+            locator.set(name, value).map_err(|error| {
+                let hint = error.hint.iter().map(|hint| format!("{hint}, or "));
+                let hint = hint.collect::<String>() + "add the server with --plain to write it into the file";
+                CommandError {
+                    message: format!("cannot store the secret `{name}`: {}", error.message),
+                    ..error
+                }
+                .hint(hint)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Says what was stored and how to undo it.
+    fn print(&self, out: &mut Output) -> std::io::Result<()> {
+        self.notes.iter().try_for_each(|note| out.print_note(note))?;
+        if self.secrets.is_empty() {
+            return Ok(());
+        }
+        let undo = self.secrets.iter().map(|(name, _)| format!("`toolcrib secret rm {name}`"));
+        let undo = undo.collect::<Vec<_>>().join(", ");
+        out.print_note(&format!("undo: {undo}; to write values into the file, add the server with --plain"))
+    }
 }
 
 /// Returns the server of `registry:FILE` or `registry:NAME`, which stands alone or after a name.
@@ -104,6 +197,10 @@ fn server_keys(args: &AddArgs) -> Result<Vec<ServerKey>, CommandError> {
         .split_first()
         .ok_or_else(|| CommandError::usage("the command or URL is missing").hint("toolcrib help add"))?;
     let is_url = first.starts_with("https://") || first.starts_with("http://");
+    if let Some((scheme, _)) = first.split_once("://").filter(|_| !is_url && !first.contains("${")) {
+        return Err(CommandError::usage(format!("unknown URL scheme `{scheme}`"))
+            .hint("toolcrib add docs https://example.com/mcp"));
+    }
     if is_url || matches!(args.transport, Some(TransportArg::Http | TransportArg::Sse)) {
         url_keys(first, rest, args)
     } else {
@@ -112,8 +209,9 @@ fn server_keys(args: &AddArgs) -> Result<Vec<ServerKey>, CommandError> {
 }
 
 fn url_keys(url: &str, rest: &[String], args: &AddArgs) -> Result<Vec<ServerKey>, CommandError> {
-    if !rest.is_empty() || !args.env.is_empty() || args.transport == Some(TransportArg::Stdio) {
-        let message = "a URL takes no arguments, no `--env` and no `--transport stdio`";
+    let has_environment = !args.env.is_empty() || !args.inherit_env.is_empty();
+    if !rest.is_empty() || has_environment || args.transport == Some(TransportArg::Stdio) {
+        let message = "a URL takes no arguments, no `--env`, no `--inherit-env` and no `--transport stdio`";
         let hint = "toolcrib add docs https://example.com/mcp -H \"Name: value\"";
         return Err(CommandError::usage(message).hint(hint));
     }
@@ -140,6 +238,9 @@ fn command_keys(command: &str, rest: &[String], args: &AddArgs) -> Result<Vec<Se
     }
     if !args.env.is_empty() {
         keys.push(ServerKey::new("env", parse_pairs(&args.env, '=', "-e KEY=VALUE")?));
+    }
+    if !args.inherit_env.is_empty() {
+        keys.push(ServerKey::new("inherit-env", json!(args.inherit_env)));
     }
     Ok(keys)
 }

@@ -7,6 +7,7 @@ use crate::command_error::ProblemReport;
 use crate::exit::ExitStatus;
 use crate::output::Output;
 use crate::paths::Paths;
+use crate::preflight;
 use crate::secrets::SecretLocator;
 
 /// Reads the config and prints its problems. Notes do not count as problems.
@@ -19,6 +20,8 @@ pub(crate) fn run(paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
             .map(|problem| *problem),
     );
     config.problems.extend(toolcrib::config::find_short_tokens(&config.callers, |name| locator.find(name)));
+    let missing = preflight::find_missing(&config, None, &locator);
+    config.problems.extend(missing);
     config.problems.extend(paths.sources().unused_project_file().map(|(file, reason)| Problem {
         file: file.to_owned(),
         position: None,

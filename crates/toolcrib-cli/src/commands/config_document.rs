@@ -9,6 +9,7 @@ use toolcrib::{ServerId, ServerSpec};
 use toolcrib_agents::edit::file::OriginalFile;
 use toolcrib_agents::edit::toml::{TomlEditError, TomlFile};
 
+use super::gateway_update::GatewayUpdate;
 use crate::cli::servers::ConfigScope;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
@@ -16,12 +17,21 @@ use crate::output::Output;
 use crate::paths::Paths;
 use crate::project::{ProjectFolder, TrustState};
 
+/// A change of one server, as it is reported.
+pub(super) struct ChangeReport<'a> {
+    /// Printed before the path of the file, as in "added `git` to".
+    pub(super) action: &'a str,
+    pub(super) server: &'a str,
+}
+
 /// A config file that is being edited.
 pub(super) struct ConfigDocument {
     original: OriginalFile,
     pub(super) toml: TomlFile,
     /// The project of the file, if the file is new or allowed. The edited text is then allowed as well.
     project: Option<ProjectFolder>,
+    /// True if it is a project's file that did not exist.
+    is_new_project: bool,
 }
 
 impl ConfigDocument {
@@ -44,11 +54,12 @@ impl ConfigDocument {
         }
         let original = OriginalFile::read(&file)?;
         let toml = TomlFile::parse(original.text()).map_err(|error| edit_error(&file, &error))?;
+        let is_new_project = project.is_some() && !original.exists();
         let is_trusted = |project: &ProjectFolder| {
             !original.exists() || matches!(project.trust_state(), TrustState::Allowed(_))
         };
         let project = project.filter(is_trusted);
-        Ok(Self { original, toml, project })
+        Ok(Self { original, toml, project, is_new_project })
     }
 
     /// Returns the path of the file.
@@ -98,15 +109,28 @@ impl ConfigDocument {
         Ok(true)
     }
 
-    /// Writes the file and reports it. `action` is printed before the path, as in "added `git` to".
-    pub(super) fn save(&self, out: &mut Output, action: &str, server: &str) -> Result<ExitStatus> {
-        let changed = self.write()?;
+    /// Puts the written file in force in the running gateway and reports the change.
+    pub(super) async fn report(
+        &self,
+        changed: bool,
+        change: &ChangeReport<'_>,
+        paths: &Paths,
+        out: &mut Output,
+    ) -> Result<ExitStatus> {
+        // A gateway that was started before the project's file was allowed does not read it.
+        let update = match changed && !self.is_new_project {
+            true => GatewayUpdate::reload(paths).await,
+            false => GatewayUpdate::NotRunning,
+        };
         let file = self.path().display().to_string();
         if out.json {
-            out.print_json(&json!({"name": server, "file": file, "changed": changed}))?;
+            let gateway = update.to_json();
+            let report = json!({"name": change.server, "file": file, "changed": changed, "gateway": gateway});
+            out.print_json(&report)?;
         } else {
-            out.print_note(&format!("{action} `{file}`"))?;
+            out.print_note(&format!("{} `{file}`", change.action))?;
         }
+        update.print(out)?;
         Ok(ExitStatus::Success)
     }
 }

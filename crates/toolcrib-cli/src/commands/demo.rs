@@ -16,7 +16,7 @@ use self::client::{DemoCallResult, DemoClient};
 use crate::admin::Admin;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
-use crate::gateway::Gateway;
+use crate::gateway::{Gateway, GatewayMode, StampedConfig};
 use crate::listen::ListenAddr;
 use crate::output::Output;
 use crate::paths::Paths;
@@ -75,8 +75,10 @@ async fn run_demo(paths: &Paths, report: &mut DemoReport<'_>) -> Result<Option<(
 
 async fn open_gateway(paths: &Paths, config: &toolcrib::config::Config) -> Result<StepOutcome<Gateway>> {
     let any_port: ListenAddr = "127.0.0.1:0".parse().map_err(anyhow::Error::msg)?;
-    let stamp = paths.sources().stamp();
-    let gateway = Gateway::open(paths, config, stamp, &any_port, Admin::routes).await?;
+    let sources = paths.sources().clone().for_gateway();
+    let running = StampedConfig { config, stamp: sources.stamp() };
+    let gateway =
+        Gateway::open(paths, GatewayMode::Serve(&any_port), &sources, running, Admin::routes).await?;
     gateway.accept();
     Ok(StepOutcome { detail: gateway.address(), value: gateway })
 }

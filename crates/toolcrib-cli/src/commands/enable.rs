@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde_json::json;
 use toolcrib::config::DeclaredServer;
 
-use super::config_document::ConfigDocument;
+use super::config_document::{ChangeReport, ConfigDocument};
 use super::ls;
 use crate::cli::servers::EditServerArgs;
 use crate::exit::ExitStatus;
@@ -12,7 +12,7 @@ use crate::output::Output;
 use crate::paths::Paths;
 
 /// Enables a server that was disabled by name.
-pub(crate) fn enable(args: &EditServerArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
+pub(crate) async fn enable(args: &EditServerArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
     ls::find_declared(&paths.sources().load(), &args.server)?;
     let table = ["servers", args.server.as_str()];
     let key = ["servers", args.server.as_str(), "enabled"];
@@ -24,24 +24,28 @@ pub(crate) fn enable(args: &EditServerArgs, paths: &Paths, out: &mut Output) -> 
     if document.toml.contains(&table) && document.toml.keys(&table).is_empty() {
         document.toml.remove(&table);
     }
-    document.save(out, &format!("enabled `{}` in", args.server), &args.server)?;
+    let mut changed = document.write()?;
     let mut server = find_server(paths, &args.server);
     if server.as_ref().is_some_and(|server| !server.enabled) {
-        let mut document = ConfigDocument::open(paths, args.scope.scope)?;
+        document = ConfigDocument::open(paths, args.scope.scope)?;
         document.set(&key, &json!(true))?;
-        document.write()?;
+        changed |= document.write()?;
         server = find_server(paths, &args.server);
     }
+    let change = ChangeReport { action: &format!("enabled `{}` in", args.server), server: &args.server };
+    document.report(changed, &change, paths, out).await?;
     warn_unless_active_is(true, server.as_ref(), out)?;
     Ok(ExitStatus::Success)
 }
 
 /// Disables a server by name. It stays declared.
-pub(crate) fn disable(args: &EditServerArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
+pub(crate) async fn disable(args: &EditServerArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
     ls::find_declared(&paths.sources().load(), &args.server)?;
     let mut document = ConfigDocument::open(paths, args.scope.scope)?;
     document.set(&["servers", &args.server, "enabled"], &json!(false))?;
-    document.save(out, &format!("disabled `{}` in", args.server), &args.server)?;
+    let changed = document.write()?;
+    let change = ChangeReport { action: &format!("disabled `{}` in", args.server), server: &args.server };
+    document.report(changed, &change, paths, out).await?;
     warn_unless_active_is(false, find_server(paths, &args.server).as_ref(), out)?;
     Ok(ExitStatus::Success)
 }

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::config_document::ConfigDocument;
+use super::config_document::{ChangeReport, ConfigDocument};
 use super::ls;
 use crate::cli::servers::EditServerArgs;
 use crate::command_error::CommandError;
@@ -11,7 +11,7 @@ use crate::output::Output;
 use crate::paths::Paths;
 
 /// Removes a server from a file, and warns if another file still declares it.
-pub(crate) fn run(args: &EditServerArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
+pub(crate) async fn run(args: &EditServerArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
     let mut document = ConfigDocument::open(paths, args.scope.scope)?;
     if !document.toml.remove(&["servers", &args.server]) {
         let config = paths.sources().load();
@@ -24,7 +24,9 @@ pub(crate) fn run(args: &EditServerArgs, paths: &Paths, out: &mut Output) -> Res
         );
         return Err(CommandError::usage(message).hint(hint).into());
     }
-    let exit = document.save(out, &format!("removed `{}` from", args.server), &args.server)?;
+    let changed = document.write()?;
+    let change = ChangeReport { action: &format!("removed `{}` from", args.server), server: &args.server };
+    let exit = document.report(changed, &change, paths, out).await?;
     let config = paths.sources().load();
     if let Some(other) = config.declared.iter().find(|server| server.id.as_str() == args.server) {
         let origin = ls::format_origin(&other.origin);

@@ -8,6 +8,7 @@ use toolcrib::Secret;
 use toolcrib::spec::template::is_valid_secret_name;
 use zeroize::Zeroizing;
 
+use super::gateway_update::{self, GatewayUpdate, RestartedServers};
 use crate::cli::{SecretCommand, SetSecretArgs};
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
@@ -20,7 +21,7 @@ use crate::secrets::{SecretLocator, SecretUses};
 const MAX_VALUE_SIZE: usize = 64 << 10;
 
 /// Sets, lists or removes secrets.
-pub(crate) fn run(command: &SecretCommand, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
+pub(crate) async fn run(command: &SecretCommand, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
     let config = paths.sources().load();
     if config.is_refused() {
         return Err(CommandError::invalid_config(&config).into());
@@ -28,16 +29,17 @@ pub(crate) fn run(command: &SecretCommand, paths: &Paths, out: &mut Output) -> R
     let locator = SecretLocator::new(paths, &config.secrets);
     let uses = SecretUses::from_config(&config);
     match command {
-        SecretCommand::Set(args) => set(args, &locator, &uses, out),
+        SecretCommand::Set(args) => set(args, &locator, &uses, paths, out).await,
         SecretCommand::Ls => ls(&locator, &uses, out),
         SecretCommand::Rm(args) => rm(&args.name, &locator, &uses, out),
     }
 }
 
-fn set(
+async fn set(
     args: &SetSecretArgs,
     locator: &SecretLocator,
     uses: &SecretUses,
+    paths: &Paths,
     out: &mut Output,
 ) -> Result<ExitStatus> {
     let name = &args.name;
@@ -50,16 +52,35 @@ fn set(
     let value = read_value(name, out)?;
     let location = locator.set(name, &value)?;
     let users = uses.users(name);
+    // Tokens of callers are read again by a reload, secrets of servers when they start.
+    let update = match users.is_empty() {
+        true => GatewayUpdate::NotRunning,
+        false => GatewayUpdate::reload(paths).await,
+    };
+    let restarted = match update {
+        GatewayUpdate::Applied { .. } => gateway_update::restart_running(paths, &users).await?,
+        GatewayUpdate::NotRunning | GatewayUpdate::Failed(_) => RestartedServers::default(),
+    };
     if out.json {
-        out.print_json(&json!({"name": name, "backend": location.as_str(), "used_by": users}))?;
+        let backend = location.as_str();
+        let gateway = update.to_json();
+        let restarted = &restarted.names;
+        out.print_json(&json!({
+            "name": name, "backend": backend, "used_by": users, "gateway": gateway, "restarted": restarted,
+        }))?;
         return Ok(ExitStatus::Success);
     }
     out.print_note(&format!("set `{name}`"))?;
     out.print_note(&locator.storage_note(location))?;
-    for server in users.iter().filter(|user| !user.starts_with("callers.")) {
-        let message =
-            format!("`{server}` gets it when it starts next; to restart it now: toolcrib restart {server}");
-        out.print_note(&message)?;
+    update.print(out)?;
+    for server in &restarted.names {
+        out.print_note(&format!("restarted `{server}`, which uses it"))?;
+    }
+    for error in &restarted.failures {
+        out.warn(
+            &format!("a server that uses it was not restarted: {}", error.message),
+            error.hint.as_deref(),
+        )?;
     }
     Ok(ExitStatus::Success)
 }

@@ -1,52 +1,151 @@
-//! `toolcrib serve`: runs the gateway in the foreground.
+//! `toolcrib serve`: runs the gateway, in the foreground or in the background for `toolcrib stdio`.
 
-use anyhow::Result;
+use std::fs::File;
+use std::future::pending;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use toolcrib::config::Config;
 
 use crate::admin::Admin;
 use crate::cli::ServeArgs;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
-use crate::gateway::{Gateway, GatewayHandle, SignalRequest, Signals};
+use crate::gateway::{
+    Gateway, GatewayHandle, GatewayMode, OtherGateway, SignalRequest, Signals, StampedConfig,
+};
 use crate::output::Output;
 use crate::paths::Paths;
 use crate::secrets::SecretLocator;
 
-/// Serves until a signal asks to stop, then waits for calls in flight and stops all servers.
+/// Size from which the log file of the last gateway is kept under another name instead of being continued.
+const MAX_LOG_SIZE: u64 = 1 << 20;
+
+/// Serves until a signal asks to stop, then waits for calls in flight and stops all servers. In the background, it also
+/// stops when it is not used.
 pub(crate) async fn run(args: &ServeArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
     let mut signals = Signals::new()?;
     if !paths.sources().any_exists() {
         return Err(paths.missing_config_error().into());
     }
-    let (config, stamp) = paths.sources().clone().for_gateway().load_consistent();
+    let is_background = args.background.is_some();
+    // Servers that are placed on this host run in the gateway that other machines can reach.
+    let sources = match is_background {
+        true => paths.sources().clone(),
+        false => paths.sources().clone().for_gateway(),
+    };
+    let (config, stamp) = sources.load_consistent();
     if config.is_refused() {
         return Err(CommandError::invalid_config(&config).into());
     }
-    let gateway = Gateway::open(paths, &config, stamp, &args.listen, Admin::routes).await?;
+    if !is_background {
+        replace_background_gateway(paths, &config, out).await?;
+    }
+    if is_background {
+        std::env::set_current_dir(paths.gateway_folder())?;
+    }
+    let mode = if is_background { GatewayMode::Auto } else { GatewayMode::Serve(&args.listen) };
+    let running = StampedConfig { config: &config, stamp };
+    let gateway = Gateway::open(paths, mode, &sources, running, Admin::routes).await?;
     out.warn_problems(&config.problems)?;
     let secrets = SecretLocator::new(paths, &config.secrets);
     out.warn_problems(&toolcrib::config::find_short_tokens(&config.callers, |name| secrets.find(name)))?;
     gateway.accept();
+    let log = if is_background { open_log(&paths.gateway_log(), out)? } else { None };
     // From here on a closed stderr is not an error: the gateway keeps running.
     let _ = out.print_stderr(&format!("listening on {}", gateway.address()));
-    loop {
-        let request = tokio::select! {
-            request = signals.next() => request,
-            () = gateway.handle().config_changed() => SignalRequest::Reload,
-        };
-        if request == SignalRequest::Stop {
-            break;
-        }
-        tokio::select! {
-            _ = reload(gateway.handle(), out) => {}
-            () = signals.wait_for_stop() => break,
-        }
+    if is_background {
+        redirect_stderr(log)?;
     }
+    let idle_exit = is_background.then_some(config.auto_start.idle_exit);
+    serve_until_stopped(&gateway, &mut signals, idle_exit, out).await;
     let _ = out.print_note("stopping; send the signal again to stop without waiting");
     gateway.close(signals.wait_for_stop()).await;
     Ok(ExitStatus::Success)
 }
 
-async fn reload(gateway: &GatewayHandle, out: &mut Output) -> std::io::Result<()> {
+/// Reloads the config when it changes, until the gateway should stop.
+async fn serve_until_stopped(
+    gateway: &Gateway,
+    signals: &mut Signals,
+    idle_exit: Option<Duration>,
+    out: &mut Output,
+) {
+    let unused = async {
+        match idle_exit {
+            Some(idle_exit) => gateway.wait_until_unused(idle_exit).await,
+            None => pending().await,
+        }
+    };
+    tokio::pin!(unused);
+    loop {
+        let request = tokio::select! {
+            request = signals.next() => request,
+            () = gateway.handle().config_changed() => SignalRequest::Reload,
+            () = &mut unused => {
+                tracing::info!("no client used this gateway for a while");
+                return;
+            }
+        };
+        if request == SignalRequest::Stop {
+            return;
+        }
+        tokio::select! {
+            _ = reload(gateway.handle(), out) => {}
+            () = signals.wait_for_stop() => return,
+        }
+    }
+}
+
+/// Stops a gateway that `toolcrib stdio` started: one that is started by hand or as a service takes its place.
+async fn replace_background_gateway(paths: &Paths, config: &Config, out: &mut Output) -> Result<()> {
+    let Some(other) = OtherGateway::find(paths)?.filter(|other| other.auto_started) else { return Ok(()) };
+    out.print_note(&format!("stopping the gateway that runs in the background (pid {})", other.pid))?;
+    Ok(other.stop(config.limits.drain).await?)
+}
+
+/// Starts the gateway in a session of its own and returns without waiting for it. It becomes a child of the init process:
+/// agents end the process tree of a command that they stop.
+pub(crate) fn launch(config_flag: Option<&Path>) -> Result<ExitStatus> {
+    rustix::process::setsid().context("cannot leave the session of the agent")?;
+    let program = std::env::current_exe().context("cannot find the path of this program")?;
+    let mut command = std::process::Command::new(program);
+    command.args(["serve", "--background", "run"]);
+    command.args(config_flag.iter().flat_map(|file| [Path::new("--config"), file]));
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    command.spawn().context("cannot start the gateway")?;
+    Ok(ExitStatus::Success)
+}
+
+/// Opens the log file of a gateway in the background. If that fails, the gateway works without a log.
+fn open_log(path: &Path, out: &mut Output) -> io::Result<Option<File>> {
+    let is_large = std::fs::metadata(path).is_ok_and(|log| log.len() > MAX_LOG_SIZE);
+    if is_large {
+        let _ = std::fs::rename(path, path.with_extension("log.1"));
+    }
+    match File::options().create(true).append(true).mode(0o600).open(path) {
+        Ok(log) => Ok(Some(log)),
+        Err(error) => {
+            out.warn(&format!("the gateway cannot write its log, `{}`: {error}", path.display()), None)?;
+            Ok(None)
+        }
+    }
+}
+
+/// Lets everything that this process prints from now on go to the log file.
+fn redirect_stderr(log: Option<File>) -> io::Result<()> {
+    let log = match log {
+        Some(log) => log,
+        None => File::options().write(true).open("/dev/null")?,
+    };
+    Ok(rustix::stdio::dup2_stderr(&log)?)
+}
+
+async fn reload(gateway: &GatewayHandle, out: &mut Output) -> io::Result<()> {
     match gateway.reload().await {
         Ok(reloaded) => {
             out.print_note(&format!(

@@ -3,12 +3,16 @@
 //! Only MCP messages may be written to stdout here.
 
 mod attached;
+mod auto_start;
 mod connector;
+mod gateway_check;
 mod replay_log;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
+use tokio::net::UnixStream;
 use tokio_util::sync::CancellationToken;
 use toolcrib::{Caller, Project};
 use toolcrib_serve::{McpService, PipeIdentity, serve_pipe};
@@ -32,39 +36,96 @@ fn local_caller(profile: Option<&str>) -> Caller {
 }
 
 /// Serves until stdin ends.
-pub(crate) async fn run(args: &StdioArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
+pub(crate) async fn run(
+    args: &StdioArgs,
+    config_flag: Option<&Path>,
+    paths: &Paths,
+    out: &mut Output,
+) -> Result<ExitStatus> {
     let profile = args.profile.as_deref();
     if let Some(name) = profile {
         find_profile(&paths.valid_config()?, name)?;
     }
-    match client::connect(paths).await? {
+    match find_or_start_gateway(config_flag, paths, out).await? {
         Some(stream) => {
-            let mut connector = GatewayConnector::new(paths, profile);
-            let result = super::until_interrupted(attached::run(&mut connector, stream)).await;
+            let mut connector = GatewayConnector::new(paths, config_flag, profile);
+            let result = serve_attached(&mut connector, stream, paths, out).await;
             connector.close().await;
-            result?.transpose()?;
+            result?;
         }
-        None => {
-            let config = paths.valid_config()?;
-            if let Some(error) = super::missing_gateway_error(&config) {
-                return Err(error.into());
-            }
-            let max_message_size = config.limits.body;
-            let serve = async |crib| {
-                let service = Arc::new(McpService::new(crib));
-                let identity = PipeIdentity {
-                    caller: local_caller(profile),
-                    project: Project::from_roots(working_folder()),
-                    last_question: 0,
-                };
-                let stop = CancellationToken::new();
-                let stdin = tokio::io::stdin();
-                let stdout = tokio::io::stdout();
-                let served = serve_pipe(stdin, stdout, service, max_message_size, identity, stop);
-                Box::pin(served).await;
-            };
-            super::run_standalone(paths, out, serve).await?;
-        }
+        None => serve_standalone(profile, paths, out).await?,
     }
     Ok(ExitStatus::Success)
+}
+
+/// Connects to the gateway, which is started if none is running. Returns `None` if this command has to serve the agent
+/// itself. A closed stderr does not keep it from that.
+async fn find_or_start_gateway(
+    config_flag: Option<&Path>,
+    paths: &Paths,
+    out: &mut Output,
+) -> Result<Option<UnixStream>> {
+    if let Some(stream) = client::connect(paths).await? {
+        return Ok(Some(stream));
+    }
+    let config = paths.valid_config()?;
+    if let Some(error) = super::missing_gateway_error(&config) {
+        return Err(error.into());
+    }
+    if let Some(reason) = auto_start::refusal(paths, &config)? {
+        let _ = out.print_note(&format!("no gateway is running; this agent has its own servers: {reason}"));
+        return Ok(None);
+    }
+    match auto_start::start(paths, config_flag).await {
+        Ok(started) => {
+            let _ = started.messages.iter().try_for_each(|line| out.print_stderr(line));
+            Ok(Some(started.stream))
+        }
+        Err(reason) => {
+            let message = format!("cannot start a gateway; this agent has its own servers: {reason}");
+            let _ = out.warn(&message, None);
+            Ok(None)
+        }
+    }
+}
+
+/// Serves the agent with the gateway, and warns meanwhile about what differs from it.
+async fn serve_attached(
+    connector: &mut GatewayConnector<'_>,
+    stream: UnixStream,
+    paths: &Paths,
+    out: &mut Output,
+) -> Result<()> {
+    let serving = super::until_interrupted(attached::run(connector, stream));
+    tokio::pin!(serving);
+    let served = tokio::select! {
+        served = &mut serving => served,
+        warned = gateway_check::warn_about_differences(paths, out) => {
+            // A closed stderr does not end the session.
+            let _ = warned;
+            serving.await
+        }
+    };
+    served?.transpose()?;
+    Ok(())
+}
+
+/// Serves the agent with servers of this process.
+async fn serve_standalone(profile: Option<&str>, paths: &Paths, out: &mut Output) -> Result<()> {
+    let max_message_size = paths.valid_config()?.limits.body;
+    let serve = async |crib| {
+        let service = Arc::new(McpService::new(crib));
+        let identity = PipeIdentity {
+            caller: local_caller(profile),
+            project: Project::from_roots(working_folder()),
+            last_question: 0,
+        };
+        let stop = CancellationToken::new();
+        let stdin = tokio::io::stdin();
+        let stdout = tokio::io::stdout();
+        let served = serve_pipe(stdin, stdout, service, max_message_size, identity, stop);
+        Box::pin(served).await;
+    };
+    super::run_standalone(paths, out, serve).await?;
+    Ok(())
 }

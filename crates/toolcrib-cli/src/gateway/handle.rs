@@ -1,5 +1,6 @@
 //! The handle of a running gateway, and its reload.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -15,6 +16,7 @@ use super::settings::{GatewaySettings, SettingsTarget};
 use super::watch;
 use crate::audit::Audit;
 use crate::command_error::{CommandError, ProblemReport};
+use crate::environment::used_variables;
 use crate::exit::ExitStatus;
 use crate::report::ReloadReport;
 use crate::report::status::ConfigReport;
@@ -29,6 +31,8 @@ struct HandleInner {
     target: SettingsTarget,
     file: PathBuf,
     sources: ConfigSources,
+    /// True if `toolcrib stdio` started it.
+    auto_started: bool,
     started: Instant,
     loaded: Mutex<LoadedConfig>,
     /// The settings that need a restart, as they were at the start.
@@ -48,32 +52,46 @@ struct LoadedConfig {
     problems: Vec<ProblemReport>,
     /// Stamp of the config that was read last, whether or not it was applied.
     stamp: ConfigStamp,
+    /// The environment variables that it uses.
+    variables: BTreeSet<String>,
 }
 
 /// A config as a reload read it.
 struct ReadConfig {
     problems: Vec<ProblemReport>,
+    variables: BTreeSet<String>,
     stamp: ConfigStamp,
     /// The settings, or the reason why they cannot be applied.
     settings: Result<GatewaySettings, CommandError>,
 }
 
 /// A config and its stamp.
-pub(super) struct StampedConfig<'a> {
-    pub(super) config: &'a Config,
-    pub(super) stamp: ConfigStamp,
+pub(crate) struct StampedConfig<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) stamp: ConfigStamp,
 }
 
 impl GatewayHandle {
     /// Creates the handle of a gateway that runs this config.
-    pub(super) fn new(target: SettingsTarget, sources: ConfigSources, running: StampedConfig<'_>) -> Self {
+    pub(super) fn new(
+        target: SettingsTarget,
+        sources: ConfigSources,
+        running: StampedConfig<'_>,
+        auto_started: bool,
+    ) -> Self {
         let StampedConfig { config, stamp } = running;
         Self(Arc::new(HandleInner {
             target,
             file: config.file.clone(),
             sources,
+            auto_started,
             started: Instant::now(),
-            loaded: Mutex::new(LoadedConfig { generation: 1, problems: problems(config), stamp }),
+            loaded: Mutex::new(LoadedConfig {
+                generation: 1,
+                problems: problems(config),
+                stamp,
+                variables: used_variables(config),
+            }),
             listen: config.listen.clone(),
             limits: config.limits.clone(),
             last_reload: tokio::sync::Mutex::default(),
@@ -136,28 +154,46 @@ impl GatewayHandle {
             let (config, stamp) = inner.sources.load_consistent();
             let settings = GatewaySettings::from_config(&config, &inner.target.secrets);
             let settings = settings.and_then(|settings| inner.target.check(&settings).map(|()| settings));
-            ReadConfig { problems: problems(&config), stamp, settings }
+            ReadConfig { problems: problems(&config), variables: used_variables(&config), stamp, settings }
         });
         let read = loading.await.map_err(|error| {
             CommandError::new(ExitStatus::Failure, "unexpected", format!("cannot read the config: {error}"))
         })?;
         // Recorded first: `apply` uses the new roster immediately, but may then wait for calls to end.
-        let generation = self.record_loaded(read.problems, read.stamp, read.settings.is_ok());
-        let settings = read.settings?;
+        let ReadConfig { problems, variables, stamp, settings } = read;
+        let generation = self.record_loaded(problems, stamp, settings.is_ok().then_some(variables));
+        let settings = settings?;
         let restart_needed = settings.needs_restart(&self.0.listen, &self.0.limits);
         let changes = self.0.target.apply(settings).await?;
         Ok(ReloadReport::new(generation, &changes, restart_needed))
     }
 
     /// Records the config that was read, and returns the number of the config in use.
-    fn record_loaded(&self, problems: Vec<ProblemReport>, stamp: ConfigStamp, is_valid: bool) -> u64 {
+    fn record_loaded(
+        &self,
+        problems: Vec<ProblemReport>,
+        stamp: ConfigStamp,
+        used_variables: Option<BTreeSet<String>>,
+    ) -> u64 {
         let mut loaded = self.loaded();
         loaded.problems = problems;
         loaded.stamp = stamp;
-        if is_valid {
+        // Only a valid config is used.
+        if let Some(variables) = used_variables {
+            loaded.variables = variables;
             loaded.generation += 1;
         }
         loaded.generation
+    }
+
+    /// Returns whether `toolcrib stdio` started it.
+    pub(crate) fn is_auto_started(&self) -> bool {
+        self.0.auto_started
+    }
+
+    /// Returns the environment variables that its config uses.
+    pub(crate) fn used_variables(&self) -> BTreeSet<String> {
+        self.loaded().variables.clone()
     }
 
     /// Waits until the config files differ from those read last.
@@ -201,6 +237,6 @@ impl GatewayHandle {
             is_exposed: false,
             peer_check: PeerCheck::AnyUser,
         };
-        Self::new(target, sources, StampedConfig { config: &config, stamp })
+        Self::new(target, sources, StampedConfig { config: &config, stamp }, false)
     }
 }

@@ -2,13 +2,19 @@
 //!
 //! The operating system releases the lock when its holder dies, so holding it proves that a leftover socket file is stale.
 
-use std::fs::{File, TryLockError};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+use std::time::Duration;
+
+use tokio::time::timeout;
 
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
+
+/// The second line of the lock file of a gateway that `toolcrib stdio` started.
+const AUTO_STARTED: &str = "auto-started";
 
 /// A lock held for the life of the gateway. The file is never removed, or two gateways could lock two files of one name.
 #[derive(Debug)]
@@ -16,36 +22,112 @@ pub(super) struct GatewayLock {
     _file: File,
 }
 
+/// The gateway that holds a lock, or held it last.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LockHolder {
+    /// Its process id; absent while it starts.
+    pub(crate) pid: Option<u32>,
+    /// True if `toolcrib stdio` started it.
+    pub(crate) auto_started: bool,
+}
+
 impl GatewayLock {
-    /// Takes the lock; the error names the process that holds it.
-    pub(super) fn acquire(path: &Path) -> Result<Self, CommandError> {
-        let cannot_lock = |error: io::Error| {
-            CommandError::new(
-                ExitStatus::Failure,
-                "cannot_lock",
-                format!("cannot lock `{}`: {error}", path.display()),
-            )
+    /// Takes the lock; the error names the process that holds it. With `patience`, waits that long for a gateway that is
+    /// stopping.
+    pub(super) async fn acquire(
+        path: &Path,
+        auto_started: bool,
+        patience: Option<Duration>,
+    ) -> Result<Self, CommandError> {
+        let mut options = open_options();
+        let file = options.create(true).open(path).map_err(|error| cannot_lock(path, &error))?;
+        let locked = match file.try_lock() {
+            Err(TryLockError::WouldBlock) => match patience {
+                Some(patience) => lock_within(&file, LockKind::Exclusive, patience).await,
+                None => Ok(false),
+            },
+            Err(TryLockError::Error(error)) => Err(error),
+            Ok(()) => Ok(true),
         };
-        let options =
-            File::options().read(true).write(true).create(true).truncate(false).mode(0o600).to_owned();
-        let mut file = options.open(path).map_err(cannot_lock)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(already_running(&mut file)),
-            Err(TryLockError::Error(error)) => return Err(cannot_lock(error)),
+        if !locked.map_err(|error| cannot_lock(path, &error))? {
+            return Err(already_running(path));
         }
-        file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())).map_err(cannot_lock)?;
+        let mut text = format!("{}\n", std::process::id());
+        if auto_started {
+            text += AUTO_STARTED;
+            text += "\n";
+        }
+        let mut file = file;
+        let written =
+            file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(text.as_bytes()));
+        written.map_err(|error| cannot_lock(path, &error))?;
         Ok(Self { _file: file })
     }
 }
 
-fn already_running(file: &mut File) -> CommandError {
-    let mut pid = String::new();
-    let read = file.rewind().and_then(|()| file.read_to_string(&mut pid));
-    let holder = match read {
-        Ok(_) if !pid.trim().is_empty() => format!(" (pid {})", pid.trim()),
-        _ => String::new(),
-    };
+impl LockHolder {
+    /// Reads the lock file: the gateway that runs, or ran last. `None` if there never was one.
+    pub(crate) fn read(path: &Path) -> Option<Self> {
+        let mut text = String::new();
+        File::open(path).and_then(|mut file| file.read_to_string(&mut text)).ok()?;
+        let mut lines = text.lines();
+        let pid = lines.next().and_then(|line| line.trim().parse().ok());
+        Some(Self { pid, auto_started: lines.next() == Some(AUTO_STARTED) })
+    }
+
+    /// Returns the gateway that holds the lock now.
+    pub(crate) fn find(path: &Path) -> Option<Self> {
+        let file = open_options().open(path).ok()?;
+        match file.try_lock_shared() {
+            Err(TryLockError::WouldBlock) => Self::read(path),
+            Ok(()) | Err(TryLockError::Error(_)) => None,
+        }
+    }
+}
+
+/// Waits until no gateway holds the lock. Returns whether that happened within the time limit.
+pub(crate) async fn wait_until_released(path: &Path, limit: Duration) -> io::Result<bool> {
+    match open_options().open(path) {
+        Ok(file) => lock_within(&file, LockKind::Shared, limit).await,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
+/// Kinds of a file lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LockKind {
+    Exclusive,
+    Shared,
+}
+
+/// Locks a file, and returns whether that succeeded within the time limit. The lock belongs to `file`.
+pub(crate) async fn lock_within(file: &File, kind: LockKind, limit: Duration) -> io::Result<bool> {
+    let same_file = file.try_clone()?;
+    let locking = tokio::task::spawn_blocking(move || match kind {
+        LockKind::Exclusive => same_file.lock(),
+        LockKind::Shared => same_file.lock_shared(),
+    });
+    match timeout(limit, locking).await {
+        Ok(locked) => locked.map_err(io::Error::other)?.map(|()| true),
+        Err(_) => Ok(false),
+    }
+}
+
+fn open_options() -> OpenOptions {
+    let mut options = File::options();
+    options.read(true).write(true).truncate(false).mode(0o600);
+    options
+}
+
+fn cannot_lock(path: &Path, error: &io::Error) -> CommandError {
+    let message = format!("cannot lock `{}`: {error}", path.display());
+    CommandError::new(ExitStatus::Failure, "cannot_lock", message)
+}
+
+pub(super) fn already_running(path: &Path) -> CommandError {
+    let pid = LockHolder::read(path).and_then(|holder| holder.pid);
+    let holder = pid.map_or_else(String::new, |pid| format!(" (pid {pid})"));
     CommandError::new(
         ExitStatus::Failure,
         "already_running",
@@ -58,14 +140,21 @@ fn already_running(file: &mut File) -> CommandError {
 mod tests {
     use super::*;
 
-    #[test]
-    fn second_lock_names_the_holder() {
+    #[tokio::test]
+    async fn second_lock_names_the_holder() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.lock");
-        let first = GatewayLock::acquire(&path).unwrap();
-        let refused = GatewayLock::acquire(&path).unwrap_err();
+        assert_eq!(LockHolder::find(&path), None);
+        let first = GatewayLock::acquire(&path, true, None).await.unwrap();
+        let refused = GatewayLock::acquire(&path, false, None).await.unwrap_err();
         assert!(refused.message.contains(&format!("pid {}", std::process::id())), "{refused}");
+        let holder = LockHolder { pid: Some(std::process::id()), auto_started: true };
+        assert_eq!(LockHolder::find(&path), Some(holder.clone()));
+        assert!(!wait_until_released(&path, Duration::ZERO).await.unwrap());
         drop(first);
-        GatewayLock::acquire(&path).unwrap();
+        assert!(wait_until_released(&path, Duration::from_secs(60)).await.unwrap());
+        assert_eq!((LockHolder::find(&path), LockHolder::read(&path)), (None, Some(holder)));
+        GatewayLock::acquire(&path, false, Some(Duration::from_secs(60))).await.unwrap();
+        assert!(!LockHolder::read(&path).unwrap().auto_started);
     }
 }

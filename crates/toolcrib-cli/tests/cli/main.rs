@@ -3,11 +3,14 @@
 #![expect(clippy::unwrap_used, reason = "the helpers of a test fail the test")]
 
 mod agents;
+mod changes;
 mod demo;
 mod doctor;
 mod gateway;
 mod init;
 mod reloads;
+#[cfg(target_os = "linux")]
+mod service;
 mod standalone;
 mod stdio;
 mod usage;

@@ -79,12 +79,21 @@ pub struct RequiredFacts {
     pub gateway_mac: bool,
     /// True if the name of the wireless network is required.
     pub ssid: bool,
+    /// True if the name of the project folder is required.
+    pub project: bool,
     /// Globs of project files.
     pub files: BTreeSet<String>,
     /// Card files of servers.
     pub card_files: BTreeSet<PathBuf>,
     /// Ports of this machine.
     pub ports: BTreeSet<u16>,
+}
+
+impl RequiredFacts {
+    /// Returns whether the config may have another meaning in another folder.
+    pub fn depend_on_folder(&self) -> bool {
+        self.project || !self.files.is_empty()
+    }
 }
 
 /// The error for an assumed fact that cannot be read.

@@ -75,6 +75,7 @@ pub const ROOT: &[ConfigKey] = &[
     key("expose", Table(EXPOSE), "", "How tools are listed to clients; without it, every tool is listed"),
     key("limits", Table(GATEWAY_LIMITS), "", "Limits of the gateway as a whole"),
     key("listen", Table(LISTEN), "", "Settings of the HTTP listener"),
+    key("gateway", Table(GATEWAY), "", "The gateway that `toolcrib stdio` starts in the background"),
     key("secrets", Table(SECRETS), "", "Storage of the values behind `${secret:NAME}`"),
     key("audit", Text, "", "File to record calls in, relative to this file"),
     key("audit-required", Boolean, "false", "Refuse calls that cannot be recorded"),
@@ -414,6 +415,16 @@ const GATEWAY_LIMITS: &[ConfigKey] = &[
     key("identical-calls", Integer, "", "Consecutive identical calls before further ones are refused"),
     key("results", Size, "", "Total size of the results a client may receive"),
     key("cache", Size, "32MiB", "Memory for cached results"),
+];
+
+const GATEWAY: &[ConfigKey] = &[
+    key("auto-start", Boolean, "true", "Whether `toolcrib stdio` starts a gateway when none is running"),
+    key(
+        "idle-exit",
+        Duration,
+        "5m",
+        "Time without clients and calls after which a gateway that was started this way exits",
+    ),
 ];
 
 const LISTEN: &[ConfigKey] = &[

@@ -184,6 +184,7 @@ impl LayeredConfig {
             files: self.files.clone(),
             roster: sections.roster,
             listen: sections.listen,
+            auto_start: sections.auto_start,
             limits: sections.limits,
             capacity: sections.capacity,
             policy: sections.policy,

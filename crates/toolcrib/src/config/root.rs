@@ -13,8 +13,8 @@ use super::scope::{self, ActiveTags, ScopeMatch};
 use super::server::{self, ServerTable};
 use super::source_map::SourceMap;
 use super::{
-    AuditSpec, CallerSpec, GatewayLimits, ListenSpec, Origin, ProblemScope, SecretBackend, audit, callers,
-    expose, profiles, quota, rules, secrets,
+    AuditSpec, AutoStart, CallerSpec, GatewayLimits, ListenSpec, Origin, ProblemScope, SecretBackend, audit,
+    callers, expose, profiles, quota, rules, secrets,
 };
 use crate::access::expose::ExposeSettings;
 use crate::access::policy::Policy;
@@ -31,6 +31,7 @@ const MAX_NAME_LENGTH: usize = 32;
 pub(super) struct ConfigSections {
     pub(super) roster: Roster,
     pub(super) listen: ListenSpec,
+    pub(super) auto_start: AutoStart,
     pub(super) limits: GatewayLimits,
     pub(super) capacity: Capacity,
     pub(super) policy: Policy,
@@ -59,6 +60,7 @@ impl Default for ConfigSections {
         Self {
             roster: Roster::default(),
             listen: ListenSpec::default(),
+            auto_start: AutoStart::default(),
             limits: GatewayLimits::default(),
             capacity: Capacity { servers: DEFAULT_SERVERS_RUNNING, ..Capacity::default() },
             policy: Policy::default(),
@@ -139,6 +141,9 @@ fn read_gateway_sections(
     }
     if let Some(table) = reader.table("listen") {
         sections.listen = read_listen(table);
+    }
+    if let Some(table) = reader.table("gateway") {
+        sections.auto_start = read_auto_start(table);
     }
     if let Some(mut table) = reader.table("policy") {
         sections.policy.everyone = rules::read(&mut table, rules::parse_server_rule);
@@ -235,6 +240,16 @@ fn read_listen(mut reader: TableReader<'_>) -> ListenSpec {
     let any_user = reader.boolean("any-user").unwrap_or(false);
     reader.finish();
     ListenSpec { hosts, any_user }
+}
+
+fn read_auto_start(mut reader: TableReader<'_>) -> AutoStart {
+    let defaults = AutoStart::default();
+    let auto_start = AutoStart {
+        enabled: reader.boolean("auto-start").unwrap_or(defaults.enabled),
+        idle_exit: reader.duration("idle-exit").unwrap_or(defaults.idle_exit),
+    };
+    reader.finish();
+    auto_start
 }
 
 fn read_servers(

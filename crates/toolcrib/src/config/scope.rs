@@ -269,7 +269,8 @@ impl Scope {
                 ScopeCondition::GatewayMac(_) => required.gateway_mac = true,
                 ScopeCondition::Ssid(_) => required.ssid = true,
                 ScopeCondition::Files(glob) => drop(required.files.insert(glob.clone())),
-                ScopeCondition::User(_) | ScopeCondition::Os(_) | ScopeCondition::Project(_) => {}
+                ScopeCondition::Project(_) => required.project = true,
+                ScopeCondition::User(_) | ScopeCondition::Os(_) => {}
             }
         }
     }

@@ -74,8 +74,8 @@ impl ExitReport {
         let launcher = ["npx", "npm", "uvx", "uv", "pip", "pipx", "bunx", "deno"].contains(&name);
         (launcher && self.exit.is_some()).then(|| {
             format!(
-                "`{name}` gets only the default environment variables; if it needs others (a proxy, a registry, \
-                 a token), list them in `inherit-env`"
+                "`{name}` gets only the default environment variables, among them those of proxies and registries; \
+                 if it needs others, such as a token, list them in `inherit-env`"
             )
         })
     }

@@ -5,13 +5,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use super::environment::inherited_env;
 use super::platform::{self, ChildEnd};
 use crate::secrets::ResolvedSecrets;
 use crate::spec::CommandSpec;
 use crate::spec::template::TemplateText;
 
-/// Variables that every server inherits, in addition to `LC_*` and `XDG_*`.
-const INHERITED: [&str; 9] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TERM", "TMPDIR"];
 
 /// The environment variable that identifies the processes of a server's tree.
 pub(super) const TREE_VARIABLE: &str = "TOOLCRIB_TREE";
@@ -34,7 +33,7 @@ impl SpawnRequest {
         };
         let program = OsString::from(expand(&spec.program)?);
         let args = spec.args.iter().map(|arg| Ok(expand(arg)?.into())).collect::<Result<_, String>>()?;
-        let mut env: Vec<(OsString, OsString)> = inherited_env(spec).collect();
+        let mut env: Vec<(OsString, OsString)> = inherited_env(&spec.inherit_env).collect();
         let mut set_variable = |name: OsString, value: OsString| {
             env.retain(|(existing, _)| *existing != name);
             env.push((name, value));
@@ -158,16 +157,6 @@ fn read_interpreter(file: &Path) -> Option<String> {
     std::fs::File::open(file).ok()?.take(256).read_to_end(&mut head).ok()?;
     let line = head.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
     Some(String::from_utf8_lossy(line).split_whitespace().next()?.to_owned())
-}
-
-fn inherited_env(spec: &CommandSpec) -> impl Iterator<Item = (OsString, OsString)> {
-    std::env::vars_os().filter(|(name, _)| {
-        let name = name.to_string_lossy();
-        let is_standard = INHERITED.contains(&&*name) || name.starts_with("LC_") || name.starts_with("XDG_");
-        let is_of_platform =
-            platform::INHERITED.iter().any(|inherited| inherited.eq_ignore_ascii_case(&name));
-        is_standard || is_of_platform || spec.inherit_env.iter().any(|inherited| *inherited == name)
-    })
 }
 
 #[cfg(target_os = "linux")]

@@ -27,6 +27,7 @@ use crate::model::failure_class::{Delivery, FailureClass};
 use crate::model::hint::Hint;
 use crate::model::listing::FetchedListing;
 use crate::observer::event_channel::EventChannel;
+use crate::process::environment::find_credentials;
 use crate::process::stderr::StderrTail;
 use crate::process::{ServerProcess, SpawnContext, SpawnError, Spawner};
 use crate::protocol::era::shorten_server_info;
@@ -204,7 +205,10 @@ async fn resolve_secrets(
     context: &LaunchContext,
 ) -> Result<SecretsAndRedactor, StartFailure> {
     match ResolvedSecrets::resolve(spec, context.secrets.as_ref(), &context.tasks).await {
-        Ok(secrets) => Ok(SecretsAndRedactor { redactor: Arc::new(secrets.redactor()), secrets }),
+        Ok(secrets) => {
+            let redactor = Arc::new(secrets.redactor(&find_credentials(&spec.endpoint)));
+            Ok(SecretsAndRedactor { redactor, secrets })
+        }
         Err((name, error)) => {
             let error =
                 Error::new(ErrorKind::AuthNeeded, error.message(&name)).with_hint(secret_hint(&name, &error));

@@ -2,6 +2,7 @@
 
 use std::future::pending;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,10 +17,11 @@ use toolcrib::util::tasks::SpawnBoxed as _;
 use toolcrib::{Crib, Project};
 use toolcrib_serve::{McpService, PROJECT_HEADER, PipeIdentity, serve_pipe};
 
+use super::auto_start;
 use crate::client;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
-use crate::gateway;
+use crate::gateway::{self, OtherGateway};
 use crate::paths::Paths;
 
 /// The time that messages wait for a gateway before this command serves the agent itself.
@@ -38,6 +40,7 @@ const PIPE_CAPACITY: usize = 64 << 10;
 /// Connects to the gateway of a config.
 pub(super) struct GatewayConnector<'a> {
     paths: &'a Paths,
+    config_flag: Option<&'a Path>,
     profile: Option<&'a str>,
     /// The crib of this command while it serves the agent itself.
     own_crib: Option<Crib>,
@@ -53,8 +56,8 @@ pub(super) struct GatewayPipe {
 }
 
 impl<'a> GatewayConnector<'a> {
-    pub(super) fn new(paths: &'a Paths, profile: Option<&'a str>) -> Self {
-        Self { paths, profile, own_crib: None, tasks: TaskTracker::new() }
+    pub(super) fn new(paths: &'a Paths, config_flag: Option<&'a Path>, profile: Option<&'a str>) -> Self {
+        Self { paths, config_flag, profile, own_crib: None, tasks: TaskTracker::new() }
     }
 
     /// Returns the maximum size of a message according to the current config, or the default if it cannot be read.
@@ -85,8 +88,9 @@ impl<'a> GatewayConnector<'a> {
         Ok(GatewayPipe { from: Box::new(from), to: Box::new(to), buffered })
     }
 
-    /// Connects to a gateway, waiting until there is one. After [`RECONNECT_TIMEOUT`], if `has_work`, this command serves the
-    /// agent itself. Returns `None` once `is_done`.
+    /// Connects to a gateway, waiting until there is one. If `has_work`, a gateway is started, or this command serves the agent
+    /// itself: immediately if the last gateway was started this way, else after [`RECONNECT_TIMEOUT`]. Returns `None` once
+    /// `is_done`.
     pub(super) async fn reconnect(
         &mut self,
         last_question: u64,
@@ -94,7 +98,9 @@ impl<'a> GatewayConnector<'a> {
         is_done: impl Fn() -> bool,
     ) -> Result<Option<GatewayPipe>> {
         self.close().await;
-        let deadline = Instant::now() + RECONNECT_TIMEOUT;
+        let was_auto_started = OtherGateway::was_auto_started(self.paths);
+        let patience = if was_auto_started { Duration::ZERO } else { RECONNECT_TIMEOUT };
+        let deadline = Instant::now() + patience;
         let mut pause = FIRST_PAUSE;
         while !is_done() {
             // Any error may be temporary, for example while the socket folder is created again.
@@ -104,12 +110,29 @@ impl<'a> GatewayConnector<'a> {
                 return Ok(Some(pipe));
             }
             if has_work() && Instant::now() >= deadline {
-                return self.serve_standalone(last_question).map(Some);
+                return match self.start_gateway(last_question).await? {
+                    Some(pipe) => Ok(Some(pipe)),
+                    None => self.serve_standalone(last_question).map(Some),
+                };
             }
             sleep(pause).await;
             pause = (pause * 2).min(MAX_PAUSE);
         }
         Ok(None)
+    }
+
+    /// Starts a gateway in the background and connects to it. Returns `None` if that is not possible.
+    async fn start_gateway(&self, last_question: u64) -> Result<Option<GatewayPipe>> {
+        if auto_start::refusal(self.paths, &self.paths.valid_config()?)?.is_some() {
+            return Ok(None);
+        }
+        match auto_start::start(self.paths, self.config_flag).await {
+            Ok(started) => Ok(self.upgrade(started.stream, last_question).await.ok()),
+            Err(reason) => {
+                tracing::warn!("cannot start a gateway: {reason}");
+                Ok(None)
+            }
+        }
     }
 
     /// Starts an MCP service in this process and returns a pipe to it.

@@ -1,0 +1,235 @@
+//! The gateway's listeners: bound here, or passed on by a service manager.
+
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, UnixListener, UnixStream};
+use toolcrib::util::files::create_private_folder;
+
+use super::lock::{self, GatewayLock};
+use super::peer_check::PeerCheck;
+use super::socket_activation::InheritedListeners;
+use crate::command_error::CommandError;
+use crate::exit::ExitStatus;
+use crate::listen::ListenAddr;
+use crate::paths::Paths;
+
+/// Time that a gateway which is started in the background waits for a gateway that is stopping.
+const PREVIOUS_GATEWAY_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// The way a gateway is started.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum GatewayMode<'a> {
+    /// In the foreground, with this address besides its own socket.
+    Serve(&'a ListenAddr),
+    /// In the background by `toolcrib stdio`, with its own socket only.
+    Auto,
+}
+
+/// The open listeners of a gateway, and the lock that allows only one.
+pub(super) struct GatewayListeners {
+    /// The listener at `address`.
+    pub(super) public: Option<Listener>,
+    /// The gateway's own socket.
+    pub(super) socket: Listener,
+    /// The public address; absent if the gateway was started in the background.
+    pub(super) address: Option<ListenAddr>,
+    /// Tells connections to the public address apart.
+    pub(super) peer_check: PeerCheck,
+    lock: GatewayLock,
+}
+
+impl GatewayListeners {
+    /// Takes the lock and opens the listeners, or takes those that a service manager passed on.
+    pub(super) async fn open(
+        paths: &Paths,
+        mode: GatewayMode<'_>,
+        any_user: bool,
+        requires_tokens: bool,
+    ) -> Result<Self, CommandError> {
+        let is_auto = matches!(mode, GatewayMode::Auto);
+        let mut inherited = match mode {
+            GatewayMode::Serve(_) => InheritedListeners::take(|name| std::env::var(name).ok()),
+            GatewayMode::Auto => Ok(InheritedListeners::default()),
+        }
+        .map_err(|error| activation_failed(&error))?;
+        let inherited_address = inherited.tcp_address().map_err(|error| activation_failed(&error))?;
+        let address = match mode {
+            GatewayMode::Auto => None,
+            GatewayMode::Serve(address) => Some(inherited_address.map_or(address.clone(), ListenAddr::Tcp)),
+        };
+        let peer_check = check_listen(address.as_ref(), any_user, requires_tokens)?;
+        paths.create_run_dir()?;
+        let patience = is_auto.then_some(PREVIOUS_GATEWAY_TIMEOUT);
+        let lock = GatewayLock::acquire(&paths.lock_path(), is_auto, patience).await?;
+        refuse_second_gateway(paths).await?;
+        let public = match &address {
+            Some(address) => Some(bind_public(inherited.take_tcp(), address).await?),
+            None => None,
+        };
+        let socket = bind_own_socket(paths, &mut inherited)?;
+        record_address(paths);
+        Ok(Self { public, socket, address, peer_check, lock })
+    }
+
+    /// Closes the listeners and keeps the lock, because the gateway has not ended.
+    pub(super) fn close(self) -> GatewayLock {
+        self.lock
+    }
+}
+
+/// An open port or socket.
+pub(super) enum Listener {
+    Tcp(Arc<TcpListener>),
+    Unix(Arc<UnixListener>, SocketFile),
+}
+
+/// A socket file that is removed on drop, unless a service manager owns it.
+pub(super) struct SocketFile {
+    pub(super) path: PathBuf,
+    is_inherited: bool,
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if !self.is_inherited {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Listener {
+    fn tcp(listener: TcpListener) -> Self {
+        Self::Tcp(Arc::new(listener))
+    }
+
+    /// Returns the TCP port, if it has one.
+    pub(super) fn port(&self) -> Option<u16> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().ok().map(|address| address.port()),
+            Self::Unix(..) => None,
+        }
+    }
+
+    /// Returns the address as shown to people and clients.
+    pub(super) fn address(&self) -> String {
+        match self {
+            Self::Tcp(listener) => match listener.local_addr() {
+                Ok(address) => format!("http://{address}/mcp"),
+                Err(error) => format!("http://?/mcp ({error})"),
+            },
+            Self::Unix(_, file) => format!("unix:{}", file.path.display()),
+        }
+    }
+}
+
+/// Uses the inherited TCP socket, or binds the configured address.
+async fn bind_public(
+    inherited: Option<std::net::TcpListener>,
+    listen: &ListenAddr,
+) -> Result<Listener, CommandError> {
+    let bound = match (inherited, listen) {
+        (Some(listener), _) => TcpListener::from_std(listener).map(Listener::tcp),
+        (None, ListenAddr::Tcp(address)) => TcpListener::bind(address).await.map(Listener::tcp),
+        (None, ListenAddr::Unix(path)) => {
+            refuse_if_in_use(path).await?;
+            bind_unix(path)
+        }
+    };
+    bound.map_err(|error| cannot_listen(listen, &error))
+}
+
+/// Uses the inherited socket if it is the gateway's own, or binds that.
+fn bind_own_socket(paths: &Paths, inherited: &mut InheritedListeners) -> Result<Listener, CommandError> {
+    let path = paths.socket_path();
+    let bound = match inherited.take_unix(&path).map_err(|error| activation_failed(&error))? {
+        Some(listener) => UnixListener::from_std(listener).map(|listener| {
+            let file = SocketFile { path: path.clone(), is_inherited: true };
+            Listener::Unix(Arc::new(listener), file)
+        }),
+        None => bind_unix(&path),
+    };
+    bound.map_err(|error| cannot_listen(&ListenAddr::Unix(path.clone()), &error))
+}
+
+/// Refuses a configured socket path on which another process listens. The gateway's own socket is covered by the lock.
+async fn refuse_if_in_use(path: &Path) -> Result<(), CommandError> {
+    match UnixStream::connect(path).await {
+        Ok(_) => {
+            Err(CommandError::usage(format!("another process is already listening on `{}`", path.display())))
+        }
+        Err(_) => Ok(()),
+    }
+}
+
+/// Binds a socket file that only this user can open, replacing one that a dead process left behind.
+fn bind_unix(path: &Path) -> io::Result<Listener> {
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if found.file_type().is_socket() => std::fs::remove_file(path)?,
+        Ok(_) => return Err(io::Error::new(io::ErrorKind::AlreadyExists, "a file of that name exists")),
+        Err(_) => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    let file = SocketFile { path: path.to_owned(), is_inherited: false };
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    Ok(Listener::Unix(Arc::new(listener), file))
+}
+
+fn cannot_listen(listen: &ListenAddr, cause: &io::Error) -> CommandError {
+    let message = format!("cannot listen on {listen}: {cause}");
+    let error = CommandError::new(ExitStatus::Failure, "cannot_listen", message);
+    match (cause.kind(), listen) {
+        (io::ErrorKind::AddrInUse, ListenAddr::Tcp(_)) => {
+            error.hint("toolcrib serve --listen 127.0.0.1:0 picks a free port")
+        }
+        _ => error,
+    }
+}
+
+/// Checks that clients of this address are known, and returns how they are told apart.
+fn check_listen(
+    listen: Option<&ListenAddr>,
+    any_user: bool,
+    requires_tokens: bool,
+) -> Result<PeerCheck, CommandError> {
+    // Only this user can open the gateway's own socket.
+    let Some(listen) = listen else { return Ok(PeerCheck::AnyUser) };
+    listen.check_exposure(requires_tokens)?;
+    let peer_check = PeerCheck::new(listen, any_user);
+    peer_check.check_available(requires_tokens)?;
+    Ok(peer_check)
+}
+
+/// Refuses to start beside a gateway whose environment made it use another folder for its socket and its lock.
+async fn refuse_second_gateway(paths: &Paths) -> Result<(), CommandError> {
+    let own = paths.socket_path();
+    for path in paths.socket_candidates().iter().filter(|path| **path != own) {
+        if UnixStream::connect(path).await.is_ok() {
+            return Err(lock::already_running(&path.with_extension("lock")));
+        }
+    }
+    Ok(())
+}
+
+fn activation_failed(error: &io::Error) -> CommandError {
+    let message = format!("cannot use the sockets passed in `LISTEN_FDS`: {error}");
+    CommandError::new(ExitStatus::Failure, "cannot_listen", message)
+        .hint("pass one listening TCP socket, the gateway's own Unix socket, or both")
+}
+
+/// Records the address of the gateway, for clients whose environment does not lead to its socket. The record stays when the
+/// gateway ends: clients find that nothing listens there.
+fn record_address(paths: &Paths) {
+    let file = paths.address_record();
+    let socket = paths.socket_path();
+    let written = create_private_folder(&paths.gateways_dir())
+        .and_then(|()| std::fs::write(&file, socket.as_os_str().as_bytes()));
+    if let Err(error) = written {
+        let file = file.display();
+        tracing::warn!("cannot write `{file}`: {error}; clients may not find this gateway");
+    }
+}

@@ -1,0 +1,71 @@
+//! Tests of commands that change the config or a secret while a gateway runs: the change is in force when they return.
+
+use super::*;
+
+fn server_status(home: &Home, name: &str) -> Value {
+    let status = home.run(&["status", "--json"]).expect(0).json();
+    let servers = status["servers"].as_array().unwrap();
+    servers.iter().find(|server| server["name"] == name).cloned().unwrap_or_default()
+}
+
+#[test]
+fn change_is_in_force_when_the_command_returns() {
+    let home = Home::with_demo_servers();
+    assert!(!home.run(&["disable", "echo"]).expect(0).stderr.contains("gateway"));
+    home.run(&["enable", "echo"]).expect(0);
+    let _gateway = home.serve(&["-q"]);
+    let added = home.run(&["add", "more", "--", PROGRAM, "demo-server", "echo"]).expect(0);
+    assert!(added.stderr.contains("the running gateway uses the change"), "{}", added.stderr);
+    assert_eq!(server_status(&home, "more")["state"], "asleep");
+    let disabled = home.run(&["disable", "more", "--json"]).expect(0).json();
+    assert_eq!(disabled["gateway"]["generation"], 3, "{disabled}");
+    assert_eq!(server_status(&home, "more")["state"], "disabled");
+    home.run(&["enable", "more"]).expect(0);
+    assert_eq!(server_status(&home, "more")["state"], "asleep");
+    home.run(&["rm", "more"]).expect(0);
+    assert_eq!(server_status(&home, "more"), Value::Null);
+    let unchanged = home.run(&["enable", "echo", "--json"]).expect(0).json();
+    assert_eq!((&unchanged["changed"], &unchanged["gateway"]), (&false.into(), &Value::Null));
+}
+
+#[test]
+fn new_secret_restarts_the_running_servers_that_use_it() {
+    let home = Home::new("[secrets]\nbackend = \"file\"\n");
+    let env = ["-e", "API_TOKEN=first-value", "-e", "MODE=fast"];
+    let args = [&["add"][..], &env, &["echo", "--", PROGRAM, "demo-server", "echo"]].concat();
+    let added = home.run(&args).expect(0);
+    for part in ["${secret:api-token}", "undo: `toolcrib secret rm api-token`", "--plain"] {
+        assert!(added.stderr.contains(part), "{part} in {}", added.stderr);
+    }
+    let config = std::fs::read_to_string(home.config()).unwrap();
+    assert!(config.contains("API_TOKEN = \"${secret:api-token}\", MODE = \"fast\""), "{config}");
+    let plain = [&["add", "--plain"][..], &env, &["plain", "--", PROGRAM, "demo-server", "echo"]].concat();
+    home.run(&plain).expect(0);
+    assert!(std::fs::read_to_string(home.config()).unwrap().contains("first-value"));
+    let _gateway = home.serve(&["-q"]);
+    home.run(&["call", "echo__say", "text=hi"]).expect(0);
+    let before = server_status(&home, "echo")["pid"].clone();
+    let set = home.run_with_input(&["secret", "set", "api-token"], "second-value").expect(0);
+    assert!(set.stderr.contains("restarted `echo`"), "{}", set.stderr);
+    assert_ne!(server_status(&home, "echo")["pid"], before);
+    assert_eq!(server_status(&home, "plain")["state"], "asleep", "it was not started");
+}
+
+#[test]
+fn add_and_check_name_what_is_missing() {
+    let home = Home::new("[secrets]\nbackend = \"file\"\n");
+    let args = ["--inherit-env", "WORK_DIR", "-e", "A=${env:TOOLCRIB_UNSET}", "x", "--", "no-such-program"];
+    let added = home.run(&[&["add"][..], &args].concat()).expect(0);
+    let program = "`no-such-program` was not found on the `PATH`";
+    let variable = "the variable `TOOLCRIB_UNSET` is not set here";
+    assert!(added.stderr.contains(program) && added.stderr.contains(variable), "{}", added.stderr);
+    let header = "Authorization: Bearer ${secret:y-token}";
+    home.run(&["add", "y", "https://y.example/mcp", "-H", header]).expect(0);
+    let check = home.run(&["check"]).expect(0);
+    for part in [program, variable, "the secret `y-token` is not set", "hint: toolcrib secret set y-token"] {
+        assert!(check.stdout.contains(part), "{part} in {}", check.stdout);
+    }
+    assert!(std::fs::read_to_string(home.config()).unwrap().contains("inherit-env = [\"WORK_DIR\"]"));
+    let refused = home.run(&["add", "z", "ws://z.example"]).expect(1);
+    assert!(refused.stderr.contains("unknown URL scheme `ws`"), "{}", refused.stderr);
+}

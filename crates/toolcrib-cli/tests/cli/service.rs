@@ -1,0 +1,105 @@
+//! Tests of `toolcrib service` with a `systemctl` that only records its arguments: tests have no user manager.
+
+use super::*;
+
+/// A home folder with a recording `systemctl`.
+struct ServiceHome {
+    home: Home,
+    folder: PathBuf,
+}
+
+impl ServiceHome {
+    /// Creates a home whose `systemctl` runs this shell script after it has recorded its arguments.
+    fn new(script: &str) -> Self {
+        let home = Home::with_demo_servers();
+        let log = home.0.file("systemctl.log");
+        let bin = home.0.file("bin");
+        std::fs::create_dir(&bin).unwrap();
+        let recorded = format!("#!/bin/sh\necho \"$*\" >> '{}'\n{script}\n", log.display());
+        process::write_program(&bin.join("systemctl"), &recorded);
+        let folder = home.0.file(".config/systemd/user");
+        Self { home, folder }
+    }
+
+    fn run(&self, args: &[&str]) -> RunResult {
+        let mut command = self.home.command(&[&["service"], args].concat());
+        let path = format!("{}:/usr/bin:/bin", self.home.0.file("bin").display());
+        command.env("PATH", path).env("HOME", self.home.0.path()).env_remove("XDG_CONFIG_HOME");
+        deadline::output(&mut command).into()
+    }
+
+    /// Returns the recorded calls since the last time, without the probe of the manager.
+    fn take_calls(&self) -> Vec<String> {
+        let log = self.home.0.file("systemctl.log");
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        let _ = std::fs::remove_file(&log);
+        let calls = text.lines().filter(|line| !line.ends_with("show-environment"));
+        calls.map(|line| line.trim_start_matches("--user ").to_owned()).collect()
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(&self.folder).into_iter().flatten();
+        let mut files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+        files.sort();
+        files
+    }
+}
+
+/// Returns what `systemd-analyze` says about units, or `None` if it is not installed.
+fn verify_units(files: &[PathBuf], runtime_dir: &Path) -> Option<String> {
+    let mut command = Command::new("systemd-analyze");
+    command.args(["verify", "--user"]).args(files).env("XDG_RUNTIME_DIR", runtime_dir);
+    let output = command.stdin(Stdio::null()).output().ok()?;
+    Some(String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn service_is_installed_once_and_removed_completely() {
+    let home = ServiceHome::new("");
+    let shown = home.run(&["install", "--dry-run"]).expect(0).stdout;
+    assert!(shown.contains("ListenStream=127.0.0.1:7717") && shown.contains("run systemctl --user enable"));
+    assert!(home.files().is_empty() && home.take_calls().is_empty());
+    let installed = home.run(&["install"]).expect(0).stderr;
+    assert!(installed.contains("undo: toolcrib service remove"), "{installed}");
+    let commands =
+        ["daemon-reload", "stop toolcrib.service", "enable toolcrib.socket", "restart toolcrib.socket"];
+    assert_eq!(home.take_calls(), commands);
+    let files = home.files();
+    assert_eq!(files.len(), 2, "{files:?}");
+    match verify_units(&files, home.home.0.path()) {
+        Some(problems) => assert_eq!(problems, ""),
+        None => deadline::skip("systemd-analyze is not installed"),
+    }
+    let again = home.run(&["install", "--json"]).expect(0).json();
+    assert_eq!((&again["installed"], &again["changed"]), (&true.into(), &false.into()));
+    assert!(home.take_calls().is_empty());
+    assert_eq!(home.run(&["status", "--json"]).expect(0).json()["installed"], true);
+    home.take_calls();
+    home.run(&["remove"]).expect(0);
+    assert_eq!(home.take_calls(), ["disable --now toolcrib.socket toolcrib.service", "daemon-reload"]);
+    assert!(home.files().is_empty());
+    assert_eq!(home.run(&["remove", "--json"]).expect(0).json()["changed"], false);
+}
+
+#[test]
+fn failed_installation_leaves_nothing_and_foreign_units_stay() {
+    let home = ServiceHome::new("[ \"$2\" = restart ] && { echo 'port is in use' >&2; exit 1; }\nexit 0");
+    let failed = home.run(&["install"]).expect(1).stderr;
+    assert!(failed.contains("restart toolcrib.socket") && failed.contains("port is in use"), "{failed}");
+    assert!(home.files().is_empty());
+    let foreign = home.folder.join("toolcrib.service");
+    std::fs::write(&foreign, "[Service]\n").unwrap();
+    for command in ["install", "remove"] {
+        assert!(home.run(&[command]).expect(1).stderr.contains("was not written by toolcrib"));
+    }
+    assert_eq!(std::fs::read_to_string(&foreign).unwrap(), "[Service]\n");
+}
+
+#[test]
+fn service_without_a_manager_is_not_needed() {
+    let home = ServiceHome::new("exit 1");
+    let result = home.run(&["install"]).expect(0);
+    assert!(result.stderr.contains("`toolcrib stdio` starts a gateway"), "{}", result.stderr);
+    assert_eq!(home.run(&["status", "--json"]).expect(0).json()["manager"], Value::Null);
+    assert!(home.files().is_empty());
+}
