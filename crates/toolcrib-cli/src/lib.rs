@@ -4,7 +4,6 @@
 //! The binary only calls [`main`]. On systems other than Unix the package is empty.
 
 #![cfg(unix)]
-
 // The report of a server has more members than `json!` takes by default.
 #![recursion_limit = "256"]
 

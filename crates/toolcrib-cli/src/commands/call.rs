@@ -330,17 +330,19 @@ impl CallRequest {
         let remaining = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let call = remaining.into_iter().fold(call, toolcrib::Call::timeout);
         let sent = async {
-            crib.call(progress_line::watch_call(call)).await.map_err(|error| match CommandError::from(error) {
-                error
-                    if error.exit == ExitStatus::TimedOut
-                        && deadline.is_some_and(|end| end <= Instant::now()) =>
-                {
-                    error.hint(RAISE_TIMEOUT)
+            crib.call(progress_line::watch_call(call)).await.map_err(|error| {
+                match CommandError::from(error) {
+                    error
+                        if error.exit == ExitStatus::TimedOut
+                            && deadline.is_some_and(|end| end <= Instant::now()) =>
+                    {
+                        error.hint(RAISE_TIMEOUT)
+                    }
+                    error if error.data["approval"].is_string() => {
+                        error.hint("run the command in a terminal, or use a gateway")
+                    }
+                    error => error,
                 }
-                error if error.data["approval"].is_string() => {
-                    error.hint("run the command in a terminal, or use a gateway")
-                }
-                error => error,
             })
         };
         let latest = deadline.map(|deadline| deadline + CALL_GRACE);

@@ -11,7 +11,6 @@ use crate::secrets::ResolvedSecrets;
 use crate::spec::CommandSpec;
 use crate::spec::template::TemplateText;
 
-
 /// The environment variable that identifies the processes of a server's tree.
 pub(super) const TREE_VARIABLE: &str = "TOOLCRIB_TREE";
 
