@@ -83,9 +83,9 @@ impl RegistryServer {
         let list = |name: &str| self.document[name].as_array().map(Vec::as_slice).unwrap_or_default();
         let package = list("packages").iter().find(|package| is_startable(package));
         let remote = list("remotes").iter().find(|remote| is_wanted_remote(remote, choice.transport));
-        let mut inputs = Inputs { choice, missing: Vec::new() };
+        let mut inputs = Inputs { choice, missing: Vec::new(), refused: Vec::new() };
         let keys = match (package.filter(|_| !wants_remote), remote.filter(|_| !wants_package)) {
-            (Some(package), _) => package_keys(package, &mut inputs),
+            (Some(package), _) => package_keys(package, &mut inputs)?,
             (None, Some(remote)) => remote_keys(remote, &mut inputs),
             (None, None) => return Err(self.nothing_usable()),
         };
@@ -124,43 +124,54 @@ fn is_wanted_remote(remote: &Value, transport: Option<TransportArg>) -> bool {
     }
 }
 
-fn package_keys(package: &Value, inputs: &mut Inputs<'_>) -> Vec<ServerKey> {
+fn package_keys(package: &Value, inputs: &mut Inputs<'_>) -> Result<Vec<ServerKey>, CommandError> {
     let identifier = package["identifier"].as_str().or(package["name"].as_str()).unwrap_or_default();
     let version = package["version"].as_str().filter(|version| !version.is_empty() && *version != "latest");
     let variables = inputs.named_values(&package["environmentVariables"]);
-    let mut runtime_args = inputs.argument_words(&package["runtimeArguments"]);
-    let (command, mut args) = match registry_type(package) {
+    let runtime_args = inputs.argument_words(&package["runtimeArguments"]);
+    let runner = find_runner(package)?;
+    let mut args = Vec::new();
+    let package_name = match registry_type(package) {
         "npm" => {
-            let versioned =
-                version.map_or(identifier.to_owned(), |version| format!("{identifier}@{version}"));
-            let runtime = package["runtimeHint"].as_str().unwrap_or("npx");
-            if runtime == "npx" && !runtime_args.iter().any(|arg| arg == "-y" || arg == "--yes") {
-                runtime_args.insert(0, "-y".to_owned());
+            if runner == "npx" && !runtime_args.iter().any(|arg| arg == "-y" || arg == "--yes") {
+                args.push("-y".to_owned());
             }
-            runtime_args.push(versioned);
-            (runtime, runtime_args)
+            version.map_or(identifier.to_owned(), |version| format!("{identifier}@{version}"))
         }
-        "pypi" => {
-            let versioned =
-                version.map_or(identifier.to_owned(), |version| format!("{identifier}=={version}"));
-            runtime_args.push(versioned);
-            (package["runtimeHint"].as_str().unwrap_or("uvx"), runtime_args)
-        }
+        "pypi" => version.map_or(identifier.to_owned(), |version| format!("{identifier}=={version}")),
         _ => {
-            let mut args = vec!["run".to_owned(), "-i".to_owned(), "--rm".to_owned()];
+            args.extend(["run", "-i", "--rm"].map(str::to_owned));
             // The program in the container gets the variables from the environment of `docker`.
             args.extend(variables.keys().flat_map(|name| ["-e".to_owned(), name.clone()]));
-            args.extend(runtime_args);
-            args.push(image_name(package, identifier, version));
-            (package["runtimeHint"].as_str().unwrap_or("docker"), args)
+            image_name(package, identifier, version)
         }
     };
+    args.extend(runtime_args);
+    args.push(inputs.document_text(&package_name));
     args.extend(inputs.argument_words(&package["packageArguments"]));
-    let mut keys = vec![ServerKey::new("command", json!(command)), ServerKey::new("args", json!(args))];
+    let mut keys = vec![ServerKey::new("command", json!(runner)), ServerKey::new("args", json!(args))];
     if !variables.is_empty() {
         keys.push(ServerKey::new("env", variables.into()));
     }
-    keys
+    Ok(keys)
+}
+
+/// Returns the program that runs a package. A document chooses only among known ones.
+fn find_runner(package: &Value) -> Result<&str, CommandError> {
+    let known: &[&str] = match registry_type(package) {
+        "npm" => &["npx", "bunx", "pnpx"],
+        "pypi" => &["uvx", "pipx"],
+        _ => &["docker", "podman", "nerdctl"],
+    };
+    match package["runtimeHint"].as_str() {
+        None => Ok(known[0]),
+        Some(hint) if known.contains(&hint) => Ok(hint),
+        Some(hint) => {
+            let message = format!("the server asks to be run with `{hint}`, which is not a known runner");
+            let hint = format!("known for this package: {}; toolcrib add NAME -- COMMAND", known.join(", "));
+            Err(CommandError::usage(message).hint(hint))
+        }
+    }
 }
 
 /// Returns the full name of a container image.
@@ -181,6 +192,7 @@ fn image_name(package: &Value, identifier: &str, version: Option<&str>) -> Strin
 
 fn remote_keys(remote: &Value, inputs: &mut Inputs<'_>) -> Vec<ServerKey> {
     let url = inputs.fill_in(remote["url"].as_str().unwrap_or_default(), &remote["variables"]);
+    let url = inputs.checked(url);
     let headers = inputs.named_values(&remote["headers"]);
     let mut keys = vec![ServerKey::new("url", json!(url))];
     if remote["type"].as_str().or(remote["transportType"].as_str()) == Some("sse") {
@@ -197,6 +209,25 @@ struct Inputs<'a> {
     choice: &'a RegistryChoice<'a>,
     /// Names and descriptions of required values that are not given.
     missing: Vec<String>,
+    /// Texts of the document that would be read as references to variables, files or secrets of this computer.
+    refused: Vec<String>,
+}
+
+/// One value of the server.
+struct InputValue {
+    text: String,
+    /// Number of references that the command line or this program put into the text.
+    references: usize,
+}
+
+impl InputValue {
+    fn trusted(text: String) -> Self {
+        Self { references: count_references(&text), text }
+    }
+}
+
+fn count_references(text: &str) -> usize {
+    text.matches("${").count()
 }
 
 impl Inputs<'_> {
@@ -206,10 +237,23 @@ impl Inputs<'_> {
         for input in list.as_array().into_iter().flatten() {
             let Some(name) = input["name"].as_str() else { continue };
             if let Some(value) = self.value(name, input) {
-                values.insert(name.to_owned(), json!(value));
+                values.insert(self.document_text(name), json!(self.checked(value)));
             }
         }
         values
+    }
+
+    /// Returns a text of the document. It must not have references.
+    fn document_text(&mut self, text: &str) -> String {
+        self.checked(InputValue { text: text.to_owned(), references: 0 })
+    }
+
+    /// Returns the text of a value. References in it must come from the command line or from this program.
+    fn checked(&mut self, value: InputValue) -> String {
+        if count_references(&value.text) > value.references {
+            self.refused.push(format!("`{}`", value.text));
+        }
+        value.text
     }
 
     /// Returns the words of arguments, in order.
@@ -222,22 +266,24 @@ impl Inputs<'_> {
                 .any(|key| argument.get(key).is_some_and(|value| !value.is_null()));
             let Some(flag) = flag else {
                 let name = argument["valueHint"].as_str().or(argument["name"].as_str()).unwrap_or("argument");
-                words.extend(self.value(name, argument));
+                if let Some(value) = self.value(name, argument) {
+                    words.push(self.checked(value));
+                }
                 continue;
             };
             if !has_value {
-                words.push(flag.to_owned());
+                words.push(self.document_text(flag));
             } else if let Some(value) = self.value(flag.trim_start_matches('-'), argument) {
-                words.extend([flag.to_owned(), value]);
+                words.extend([self.document_text(flag), self.checked(value)]);
             }
         }
         words
     }
 
     /// Returns one value. A secret that is not given is a reference; other required values are reported as missing.
-    fn value(&mut self, name: &str, input: &Value) -> Option<String> {
+    fn value(&mut self, name: &str, input: &Value) -> Option<InputValue> {
         if let Some(given) = self.choice.values.get(name) {
-            return Some(given.clone());
+            return Some(InputValue::trusted(given.clone()));
         }
         let text = |key: &str| input[key].as_str().map(str::to_owned);
         if let Some(value) = text("value") {
@@ -245,10 +291,10 @@ impl Inputs<'_> {
         }
         if input["isSecret"] == true {
             let is_needed = input["isRequired"] == true;
-            return is_needed.then(|| self.secret_reference(name));
+            return is_needed.then(|| InputValue::trusted(self.secret_reference(name)));
         }
         if let Some(default) = text("default") {
-            return Some(default);
+            return Some(InputValue { text: default, references: 0 });
         }
         if input["isRequired"] == true {
             let description = text("description").unwrap_or_default();
@@ -257,17 +303,28 @@ impl Inputs<'_> {
         None
     }
 
-    /// Replaces `{name}` by the values of these variables.
-    fn fill_in(&mut self, template: &str, variables: &Value) -> String {
-        let mut filled = template.to_owned();
-        for (name, input) in variables.as_object().into_iter().flatten() {
-            let placeholder = format!("{{{name}}}");
-            if filled.contains(&placeholder)
-                && let Some(value) = self.value(name, input)
-            {
-                filled = filled.replace(&placeholder, &value);
+    /// Replaces `{name}` by the values of these variables. Values are not searched for other names.
+    fn fill_in(&mut self, template: &str, variables: &Value) -> InputValue {
+        let mut filled = InputValue { text: String::new(), references: 0 };
+        let mut rest = template;
+        while let Some(start) = rest.find('{') {
+            let (before, from_brace) = rest.split_at(start);
+            filled.text += before;
+            let name = from_brace[1..].split('}').next().unwrap_or_default();
+            let value = variables.get(name).and_then(|input| self.value(name, input));
+            match value {
+                Some(value) if from_brace.len() > name.len() + 1 => {
+                    filled.text += &value.text;
+                    filled.references += value.references;
+                    rest = &from_brace[name.len() + 2..];
+                }
+                _ => {
+                    filled.text.push('{');
+                    rest = &from_brace[1..];
+                }
             }
         }
+        filled.text += rest;
         filled
     }
 
@@ -278,6 +335,14 @@ impl Inputs<'_> {
     }
 
     fn finish(self) -> Result<(), CommandError> {
+        if !self.refused.is_empty() {
+            let message = format!(
+                "the document has references (`${{…}}`), which only your own values may have: {}",
+                self.refused.join(", ")
+            );
+            return Err(CommandError::usage(message)
+                .hint("give the value with `-e NAME=VALUE`, or use `toolcrib add NAME -- COMMAND`"));
+        }
         let Some(first) = self.missing.first() else { return Ok(()) };
         let message = format!("the server needs values: {}", self.missing.join(", "));
         let key = first.split(' ').next().unwrap_or_default();
@@ -390,6 +455,46 @@ mod tests {
             keys(&oci, &[("dir", "/d")], None).unwrap(),
             json!({"command": "docker", "args": args, "env": {"A": "1"}})
         );
+    }
+
+    #[test]
+    fn document_cannot_have_references_or_choose_any_program() {
+        let npm = |member: &str, value: Value| {
+            let mut package = json!({"registryType": "npm", "identifier": "files"});
+            package[member] = value;
+            document(&package)
+        };
+        let reference = "${env:AWS_SECRET_ACCESS_KEY}";
+        let split = json!({"a": {"default": "$"}, "b": {"default": "{env:X}"}});
+        let before_given = json!({"given": {"isRequired": true}});
+        for document in [
+            npm("identifier", json!(reference)),
+            npm("version", json!(reference)),
+            npm("environmentVariables", json!([{"name": "A", "value": reference}])),
+            npm("environmentVariables", json!([{"name": "A", "default": reference}])),
+            npm("environmentVariables", json!([{"name": reference, "value": "x"}])),
+            npm("environmentVariables", json!([{"name": "A", "value": "{a}{b}", "variables": split}])),
+            npm(
+                "environmentVariables",
+                json!([{"name": "A", "value": "{given}{env:X}", "variables": before_given}]),
+            ),
+            npm("packageArguments", json!([{"type": "named", "name": reference}])),
+            npm("packageArguments", json!([{"type": "positional", "value": reference}])),
+            npm("runtimeArguments", json!([{"type": "named", "name": "-x", "default": reference}])),
+            json!({"name": "x", "remotes": [{"type": "sse", "url": format!("https://x/{reference}")}]}),
+            json!({"name": "x", "remotes": [{"type": "sse", "url": "https://x", "headers": [{"name": "A", "value": reference}]}]}),
+        ] {
+            let refused = keys(&document, &[("given", "$")], None).unwrap_err();
+            assert!(refused.contains("only your own values may have"), "{document}: {refused}");
+        }
+        let given = npm(
+            "environmentVariables",
+            json!([{"name": "A", "value": "<{given}>", "variables": before_given}]),
+        );
+        let env = keys(&given, &[("given", reference)], None).unwrap()["env"].take();
+        assert_eq!(env, json!({"A": format!("<{reference}>")}));
+        assert!(keys(&npm("runtimeHint", json!("sh")), &[], None).unwrap_err().contains("`sh`"));
+        assert_eq!(keys(&npm("runtimeHint", json!("bunx")), &[], None).unwrap()["command"], "bunx");
     }
 
     #[test]
