@@ -108,6 +108,8 @@ const CALL_GRACE: Duration = Duration::from_secs(1);
 /// A request to the gateway that is ready to be sent.
 struct GatewayCall {
     path: String,
+    /// The server of the tool, if it is known.
+    server: Option<String>,
     params: Object,
 }
 
@@ -204,14 +206,15 @@ impl CallRequest {
     ) -> Result<ResponsePayload, CommandError> {
         let deadline = self.deadline();
         let prepared = self.prepare_gateway_call(client);
-        let GatewayCall { path, params } = self.run_until(deadline, Delivery::NotSent, prepared).await?;
+        let GatewayCall { path, server, params } =
+            self.run_until(deadline, Delivery::NotSent, prepared).await?;
         let deadline = CallDeadline::new(self, deadline);
         let send = async |params| {
             let capabilities = questions::capabilities(prompter);
             let sent = client.request_with(&path, "tools/call", params, capabilities);
             self.run_until(deadline.next(), Delivery::MaybeSent, sent).await
         };
-        let response = questions::send_with_answers(prompter, params, send).await?;
+        let response = questions::send_with_answers(prompter, server.as_deref(), params, send).await?;
         match invalid_params_error(&response).filter(|_| self.server.is_some()) {
             Some(error) => {
                 let found = self.look_up_tool(client, "");
@@ -231,7 +234,8 @@ impl CallRequest {
         let mut params = Object::default();
         params.set_unchecked("name", object::to_json_string(&self.tool));
         params.set_unchecked("arguments", self.checked_arguments(definition)?);
-        self.look_up_tool(client, "&start=1").await?;
+        let found = self.look_up_tool(client, "&start=1").await?;
+        let server = self.server.clone().or(found.tool.map(|tool| tool.server));
         let path = match &self.server {
             Some(server) => {
                 client.get(&super::server_path(server)).await?;
@@ -239,7 +243,7 @@ impl CallRequest {
             }
             None => "/mcp".to_owned(),
         };
-        Ok(GatewayCall { path, params })
+        Ok(GatewayCall { path, server, params })
     }
 
     /// Returns the arguments in the types of the tool's schema. Fails if they do not match the schema. Without a definition
@@ -308,8 +312,10 @@ impl CallRequest {
         };
         let call = call.raw_arguments(arguments).client(questions::client(prompter));
         let deadline = CallDeadline::new(self, deadline);
+        let server = tool.as_ref().map(|tool| tool.server.as_str()).or(self.server.as_deref());
         let send = async |params| self.send_standalone(crib, call.clone().params(params), &deadline).await;
-        let response = questions::send_with_answers(prompter, call.get_params().clone(), send).await?;
+        let response =
+            questions::send_with_answers(prompter, server, call.get_params().clone(), send).await?;
         match invalid_params_error(&response) {
             Some(error) => {
                 let catalog = crib.catalog_for(&Caller::local());

@@ -81,7 +81,11 @@ impl McpPeer {
                 Ok(answer)
             }
         };
-        into_result(questions::send_with_answers(prompter, params, send).await?)
+        let server = match selector {
+            Selector::OnServer(server, _) => Some(server.as_str()),
+            _ => None,
+        };
+        into_result(questions::send_with_answers(prompter, server, params, send).await?)
     }
 
     /// Splits `SERVER.NAME` at its first dot if the part before it is a declared server; else `to_selector` gets the name.

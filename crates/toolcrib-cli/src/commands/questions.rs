@@ -52,9 +52,11 @@ pub(super) fn with_question_hint(mut error: CommandError) -> CommandError {
     error
 }
 
-/// Sends a request, and repeats it with the answers of the person as long as the server asks for input.
+/// Sends a request, and repeats it with the answers of the person as long as the server asks for input. `server` is the name
+/// of the server in the config, if it is known.
 pub(super) async fn send_with_answers(
     prompter: Prompter,
+    server: Option<&str>,
     mut params: Object,
     send: impl AsyncFn(Object) -> Result<ResponsePayload, CommandError>,
 ) -> Result<ResponsePayload, CommandError> {
@@ -63,7 +65,7 @@ pub(super) async fn send_with_answers(
         let ResponsePayload::Result(result) = &response else { return Ok(response) };
         let needed = input::parse_required_input(result).map_err(|error| CommandError::unexpected(&error))?;
         let Some(RequiredInput { requests, state }) = needed else { return Ok(response) };
-        let answers = answer_all(prompter, asking_server(result), requests).await?;
+        let answers = answer_all(prompter, Asker::find(result, server), requests).await?;
         params.set_unchecked(input::INPUT_RESPONSES, answers);
         match state {
             Some(state) => params.set_unchecked(input::REQUEST_STATE, state),
@@ -74,24 +76,53 @@ pub(super) async fn send_with_answers(
     Err(CommandError::new(ExitStatus::ToolError, "server_error", message))
 }
 
-/// Returns the name of the server in a result that asks for input. `None` if toolcrib itself asks, for an approval, or the
-/// server does not say its name.
-fn asking_server(result: &Bytes) -> Option<String> {
-    let result: Value = serde_json::from_slice(result).ok()?;
-    let name = result["_meta"][meta::SERVER_INFO]["name"].as_str()?;
-    (name != "toolcrib").then(|| name.to_owned())
+/// The sender of questions.
+#[derive(Debug, Clone)]
+enum Asker {
+    /// toolcrib itself, for an approval.
+    Toolcrib,
+    /// A server, by its name in the config.
+    Server(String),
+    /// A server whose name in the config is not known here, by the name that it says it has.
+    Unnamed(Option<String>),
+}
+
+impl Asker {
+    /// Finds who asks in a result. `server` is the name of the called server in the config, if it is known.
+    fn find(result: &Bytes, server: Option<&str>) -> Self {
+        if input::is_own_question(result) {
+            return Self::Toolcrib;
+        }
+        if let Some(server) = server {
+            return Self::Server(server.to_owned());
+        }
+        let result: Value = serde_json::from_slice(result).unwrap_or_default();
+        Self::Unnamed(result["_meta"][meta::SERVER_INFO]["name"].as_str().map(str::to_owned))
+    }
+
+    /// Returns the start of a question.
+    fn intro(&self) -> String {
+        match self {
+            Self::Toolcrib => "toolcrib asks for your approval".to_owned(),
+            Self::Server(server) => format!("server `{}` asks", escape_invisible(server)),
+            Self::Unnamed(Some(name)) => {
+                format!("a server that calls itself `{}` asks", escape_invisible(name))
+            }
+            Self::Unnamed(None) => "a server asks".to_owned(),
+        }
+    }
 }
 
 /// Asks the person every question. Runs on a blocking thread, so that signals are noticed meanwhile.
 async fn answer_all(
     prompter: Prompter,
-    server: Option<String>,
+    asker: Asker,
     requests: Vec<InputRequest>,
 ) -> Result<Bytes, CommandError> {
     let answers = tokio::task::spawn_blocking(move || {
         let mut answers = Map::new();
         for request in requests {
-            let answer = answer_request(prompter, server.as_deref(), &request)?;
+            let answer = answer_request(prompter, &asker, &request)?;
             answers.insert(request.key, answer);
         }
         Ok(Value::Object(answers).to_string().into())
@@ -99,18 +130,14 @@ async fn answer_all(
     answers.await.map_err(|error| CommandError::unexpected(&error))?
 }
 
-fn answer_request(
-    prompter: Prompter,
-    server: Option<&str>,
-    request: &InputRequest,
-) -> Result<Value, CommandError> {
+fn answer_request(prompter: Prompter, asker: &Asker, request: &InputRequest) -> Result<Value, CommandError> {
     if request.method != ELICIT {
         let message = format!("the server sent `{}`, which a command cannot answer", request.method);
         let hint = "use this tool in an agent that supports it";
         return Err(CommandError::new(ExitStatus::ToolError, "server_error", message).hint(hint));
     }
     let params = request.params.as_ref().and_then(|raw| serde_json::from_slice(raw).ok());
-    let question = Question { server, params: params.unwrap_or_default() };
+    let question = Question { asker, params: params.unwrap_or_default() };
     let mut ask = |text: &str| prompter.ask_line(text);
     question.ask(&mut ask).map_err(|error| CommandError::unexpected(&error))
 }
@@ -120,19 +147,15 @@ type AskLine<'a> = &'a mut dyn FnMut(&str) -> std::io::Result<Option<String>>;
 
 /// An elicitation.
 struct Question<'a> {
-    /// The name of the server that asks.
-    server: Option<&'a str>,
+    asker: &'a Asker,
     params: Value,
 }
 
 impl Question<'_> {
     /// Asks the person. Returns the result of the elicitation.
     fn ask(&self, ask: AskLine<'_>) -> std::io::Result<Value> {
-        let message = self.params["message"].as_str().unwrap_or("The server asks for input.");
-        let message = match self.server {
-            Some(server) => format!("`{}` asks: {message}", escape_invisible(server)),
-            None => message.to_owned(),
-        };
+        let message = self.params["message"].as_str().unwrap_or("input is needed");
+        let message = format!("{}: {message}", self.asker.intro());
         if self.params["mode"] == "url" {
             return self.ask_for_visit(&message, ask);
         }
@@ -327,7 +350,7 @@ mod tests {
             shown.push('\n');
             Ok(lines.next().map(|&line| line.to_owned()))
         };
-        let result = Question { server: Some("forms"), params }.ask(&mut ask).unwrap();
+        let result = Question { asker: &Asker::Server("forms".to_owned()), params }.ask(&mut ask).unwrap();
         (result, shown)
     }
 
@@ -346,12 +369,21 @@ mod tests {
             json!({"a_name": "Ada", "b_age": 30, "c_ok": true, "d_color": "g", "e_tags": ["x", "y"]});
         assert_eq!(result, json!({"action": "accept", "content": content}), "{shown}");
         assert!(
-            shown.starts_with("`forms` asks: Who?\nCtrl-D declines.\na_name - full name (string): "),
+            shown.starts_with("server `forms` asks: Who?\nCtrl-D declines.\na_name - full name (string): "),
             "{shown}"
         );
         assert!(shown.contains("b_age (integer, optional) [30]: "), "{shown}");
         assert!(shown.contains("  2. g (Green)\n"), "{shown}");
         assert!(shown.contains("`3` is not one of the values"), "{shown}");
+    }
+
+    #[test]
+    fn server_that_calls_itself_toolcrib_does_not_ask_as_toolcrib() {
+        let result = json!({"_meta": {meta::SERVER_INFO: {"name": "toolcrib"}}}).to_string().into();
+        assert_eq!(Asker::find(&result, Some("evil")).intro(), "server `evil` asks");
+        assert_eq!(Asker::find(&result, None).intro(), "a server that calls itself `toolcrib` asks");
+        let own = input::input_required_result(&[], None, input::Questioner::Toolcrib);
+        assert_eq!(Asker::find(&own, Some("git")).intro(), "toolcrib asks for your approval");
     }
 
     #[test]
@@ -386,7 +418,7 @@ mod tests {
     async fn only_elicitations_are_answered() {
         let request =
             InputRequest { key: "k".to_owned(), method: "sampling/createMessage".to_owned(), params: None };
-        let error = answer_all(Prompter::none(), None, vec![request]).await.unwrap_err();
+        let error = answer_all(Prompter::none(), Asker::Unnamed(None), vec![request]).await.unwrap_err();
         assert!(error.message.contains("sampling/createMessage"), "{error}");
     }
 }

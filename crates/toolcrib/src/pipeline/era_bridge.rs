@@ -23,7 +23,7 @@ use crate::pipeline::router::CallRouter;
 use crate::protocol::era::capabilities::{ClientCapabilities, ELICIT};
 use crate::protocol::era::client::missing_capability_error;
 use crate::protocol::era::handshake;
-use crate::protocol::era::input::{self, InputRequest, RequiredInput};
+use crate::protocol::era::input::{self, InputRequest, Questioner, RequiredInput};
 use crate::protocol::json::object::{self, Object};
 use crate::protocol::jsonrpc::{ResponsePayload, code, error_object};
 use crate::protocol::versions::Era;
@@ -89,8 +89,8 @@ fn url_error_to_input_request(outcome: Outcome, capabilities: &ClientCapabilitie
     let answer = match missing {
         Some(missing) => ResponsePayload::Error(missing_capability_error(&missing)),
         None => {
-            let info = outcome.server_info.as_ref();
-            ResponsePayload::Result(input::input_required_result(&questions, None, info))
+            let questioner = Questioner::Server(outcome.server_info.as_ref());
+            ResponsePayload::Result(input::input_required_result(&questions, None, questioner))
         }
     };
     Outcome { answer, era: Era::Stateless, ..outcome }

@@ -30,7 +30,7 @@ use crate::model::outcome::Outcome;
 use crate::model::selector::Selector;
 use crate::pipeline::router::CallRouter;
 use crate::pipeline::{self, KeptLease};
-use crate::protocol::era::input::{self, InputRequest};
+use crate::protocol::era::input::{self, InputRequest, Questioner};
 use crate::protocol::json::object::{self, Object};
 use crate::protocol::jsonrpc::{ResponsePayload, code, error_object};
 use crate::protocol::versions::Era;
@@ -341,7 +341,7 @@ impl SuspendedCalls {
         sink: Option<Arc<dyn UpdateSink>>,
     ) -> Result<Outcome, Error> {
         match running.step(sink.as_ref()).await {
-            CallStep::Done(outcome) => outcome,
+            CallStep::Done(outcome) => outcome.map(without_own_question_mark),
             CallStep::NeedsInput(requests) => self.suspend(running, requests, call).await,
         }
     }
@@ -366,6 +366,7 @@ impl SuspendedCalls {
             params: request.params.clone(),
         };
         let questions: Vec<InputRequest> = requests.iter().map(question).collect();
+        let is_own = requests.iter().all(|(_, request)| request.server.is_none());
         let server_info = requests.iter().find_map(|(_, request)| request.server_info.clone());
         let record = json!({"owner": self.owner, "caller": call.caller.as_str()}).to_string();
         let stored = self.store.put(record_key(&id), record.into(), Some(SUSPEND_TIMEOUT)).wait().await;
@@ -377,7 +378,8 @@ impl SuspendedCalls {
             let _ = self.store.remove(record_key(&id)).wait().await;
             return Ok(refusal("too many calls wait for input; answer some of them first"));
         }
-        let result = input::input_required_result(&questions, Some(&token), server_info.as_ref());
+        let questioner = if is_own { Questioner::Toolcrib } else { Questioner::Server(server_info.as_ref()) };
+        let result = input::input_required_result(&questions, Some(&token), questioner);
         Ok(stateless(ResponsePayload::Result(result)))
     }
 
@@ -482,6 +484,15 @@ fn is_same_call(first: &Object, second: &Object) -> bool {
                 .get(key)
                 .is_some_and(|other| raw == other || value(raw).is_some() && value(raw) == value(other))
         })
+}
+
+/// Makes sure that a server does not ask as toolcrib.
+fn without_own_question_mark(outcome: Outcome) -> Outcome {
+    let ResponsePayload::Result(result) = &outcome.answer else { return outcome };
+    match input::remove_own_question_mark(result) {
+        Some(result) => Outcome { answer: ResponsePayload::Result(result), ..outcome },
+        None => outcome,
+    }
 }
 
 fn stateless(answer: ResponsePayload) -> Outcome {

@@ -31,6 +31,8 @@ pub mod meta {
     pub const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
     /// The `subscriptions/listen` request that a notification belongs to.
     pub const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId";
+    /// Marks a result in which toolcrib itself asks the client, for an approval.
+    pub const OWN_QUESTION: &str = "toolcrib/own-question";
     /// The token that links progress notifications to a request.
     pub const PROGRESS_TOKEN: &str = "progressToken";
 

@@ -66,11 +66,20 @@ pub fn parse_required_input(result: &Bytes) -> Result<Option<RequiredInput>, Loo
     }))
 }
 
-/// Builds the result that asks a stateless client for input on behalf of a server.
+/// The sender of requests for input.
+#[derive(Debug, Clone, Copy)]
+pub enum Questioner<'a> {
+    /// A server, with its name and version if they are known.
+    Server(Option<&'a Bytes>),
+    /// toolcrib itself, which asks for an approval.
+    Toolcrib,
+}
+
+/// Builds the result that asks a stateless client for input.
 pub fn input_required_result(
     requests: &[InputRequest],
     state: Option<&str>,
-    server_info: Option<&Bytes>,
+    questioner: Questioner<'_>,
 ) -> Bytes {
     let mut encoded = Vec::from(b"{");
     for (index, request) in requests.iter().enumerate() {
@@ -97,9 +106,45 @@ pub fn input_required_result(
     }
     let own_info = Bytes::from_static(super::IMPLEMENTATION.as_bytes());
     let mut meta = Object::default();
-    meta.set_unchecked(super::meta::SERVER_INFO, server_info.cloned().unwrap_or(own_info));
+    let server_info = match questioner {
+        Questioner::Server(info) => info.cloned(),
+        Questioner::Toolcrib => {
+            meta.set_unchecked(super::meta::OWN_QUESTION, Bytes::from_static(b"true"));
+            None
+        }
+    };
+    meta.set_unchecked(super::meta::SERVER_INFO, server_info.unwrap_or(own_info));
     result.set_unchecked("_meta", meta.to_bytes());
     result.to_bytes()
+}
+
+/// Returns whether a result is marked as a question of toolcrib itself. Servers cannot set the mark: see
+/// [`remove_own_question_mark`].
+pub fn is_own_question(result: &Bytes) -> bool {
+    parse_marked(result).is_some()
+}
+
+/// Removes the mark of toolcrib's own questions from the result of a server.
+pub(crate) fn remove_own_question_mark(result: &Bytes) -> Option<Bytes> {
+    let MarkedResult { mut result, mut meta } = parse_marked(result)?;
+    meta.remove(super::meta::OWN_QUESTION);
+    result.set_unchecked("_meta", meta.to_bytes());
+    Some(result.to_bytes())
+}
+
+/// A result whose `_meta` has the mark of toolcrib's own questions.
+struct MarkedResult {
+    result: Object,
+    meta: Object,
+}
+
+/// The text is searched first, so that other results are not parsed. A mark in another spelling does not count.
+fn parse_marked(result: &Bytes) -> Option<MarkedResult> {
+    scan::find_quoted(result, b"\"toolcrib/own-question\"")?;
+    let result = Object::parse(result).ok()?;
+    let meta = Object::parse(result.get("_meta")?).ok()?;
+    meta.get(super::meta::OWN_QUESTION)?;
+    Some(MarkedResult { result, meta })
 }
 
 /// Builds the error for a state that was not issued for this call.
@@ -135,11 +180,25 @@ mod tests {
             method: "elicitation/create".into(),
             params: Some(params.clone()),
         };
-        let result = input_required_result(&[request], Some("s\u{e9}"), None);
+        let result = input_required_result(&[request], Some("s\u{e9}"), Questioner::Toolcrib);
+        assert!(is_own_question(&result));
         let needed = parse_required_input(&result).unwrap().unwrap();
         assert_eq!(needed.state.as_deref(), Some("\"s\u{e9}\"".as_bytes()));
         assert_eq!(needed.requests[0].key, "a\"b");
         assert_eq!(needed.requests[0].params, Some(params));
+    }
+
+    #[test]
+    fn server_cannot_mark_its_question_as_own() {
+        for mark in [r#""toolcrib/own-question""#, r#""toolcrib/own\u002dquestion""#] {
+            let forged = format!(r#"{{"_meta":{{{mark}:true}},"x":"toolcrib/own-question"}}"#);
+            let removed = remove_own_question_mark(&forged.into()).unwrap();
+            assert_eq!(removed, r#"{"_meta":{},"x":"toolcrib/own-question"}"#);
+            let escaped_only = format!(r#"{{"_meta":{{{mark}:true}}}}"#).into();
+            let passed = remove_own_question_mark(&escaped_only).unwrap_or(escaped_only);
+            assert!(!is_own_question(&passed), "{mark}");
+        }
+        assert_eq!(remove_own_question_mark(&Bytes::from_static(b"{}")), None);
     }
 
     #[test]
