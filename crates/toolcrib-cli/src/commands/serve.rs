@@ -16,7 +16,7 @@ use crate::cli::ServeArgs;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::gateway::{
-    Gateway, GatewayHandle, GatewayMode, OtherGateway, SignalRequest, Signals, StampedConfig,
+    Gateway, GatewayHandle, GatewayMode, OtherGateway, SignalRequest, Signals, StampedConfig, StartLock,
 };
 use crate::output::Output;
 use crate::paths::Paths;
@@ -24,6 +24,9 @@ use crate::secrets::SecretLocator;
 
 /// Size from which the log file of the last gateway is kept under another name instead of being continued.
 const MAX_LOG_SIZE: u64 = 1 << 20;
+
+/// The time limit for an agent that is starting a gateway in the background.
+const START_LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Serves until a signal asks to stop, then waits for calls in flight and stops all servers. In the background, it also
 /// stops when it is not used.
@@ -42,15 +45,18 @@ pub(crate) async fn run(args: &ServeArgs, paths: &Paths, out: &mut Output) -> Re
     if config.is_refused() {
         return Err(CommandError::invalid_config(&config).into());
     }
-    if !is_background {
-        replace_background_gateway(paths, &config, out).await?;
-    }
+    // Held until this gateway runs, so that agents do not start another one in the background meanwhile.
+    let start_lock = match is_background {
+        true => None,
+        false => Some(replace_background_gateway(paths, &config, out).await?),
+    };
     if is_background {
         std::env::set_current_dir(paths.gateway_folder())?;
     }
     let mode = if is_background { GatewayMode::Auto } else { GatewayMode::Serve(&args.listen) };
     let running = StampedConfig { config: &config, stamp };
     let gateway = Gateway::open(paths, mode, &sources, running, Admin::routes).await?;
+    drop(start_lock);
     out.warn_problems(&config.problems)?;
     let secrets = SecretLocator::new(paths, &config.secrets);
     out.warn_problems(&toolcrib::config::find_short_tokens(&config.callers, |name| secrets.find(name)))?;
@@ -101,11 +107,19 @@ async fn serve_until_stopped(
     }
 }
 
-/// Stops a gateway that `toolcrib stdio` started: one that is started by hand or as a service takes its place.
-async fn replace_background_gateway(paths: &Paths, config: &Config, out: &mut Output) -> Result<()> {
-    let Some(other) = OtherGateway::find(paths)?.filter(|other| other.auto_started) else { return Ok(()) };
-    out.print_note(&format!("stopping the gateway that runs in the background (pid {})", other.pid))?;
-    Ok(other.stop(config.limits.drain).await?)
+/// Stops a gateway that `toolcrib stdio` started: one that is started by hand or as a service takes its place. Until the
+/// lock is released, no agent starts another one.
+pub(super) async fn replace_background_gateway(
+    paths: &Paths,
+    config: &Config,
+    out: &mut Output,
+) -> Result<StartLock> {
+    let lock = StartLock::acquire(paths, START_LOCK_TIMEOUT).await?;
+    if let Some(other) = OtherGateway::find(paths)?.filter(|other| other.auto_started) {
+        out.print_note(&format!("stopping the gateway that runs in the background (pid {})", other.pid))?;
+        other.stop(config.limits.drain).await?;
+    }
+    Ok(lock)
 }
 
 /// Starts the gateway in a session of its own and returns without waiting for it. It becomes a child of the init process:

@@ -6,14 +6,16 @@ mod systemd;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use serde_json::json;
 
+use super::serve::replace_background_gateway;
 use crate::cli::{InstallServiceArgs, ServiceCommand};
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
-use crate::gateway::OtherGateway;
+use crate::gateway::{OtherGateway, STOP_GRACE};
 use crate::listen::ListenAddr;
 use crate::output::Output;
 use crate::paths::Paths;
@@ -41,6 +43,8 @@ struct ServiceSpec {
     socket: PathBuf,
     environment: Vec<(String, String)>,
     log: PathBuf,
+    /// The time limit for the gateway to stop: for its calls, then for its servers.
+    stop_timeout: Duration,
 }
 
 /// A file of the service.
@@ -127,6 +131,20 @@ impl ServiceManager {
         })
     }
 
+    /// Returns the process of a service that is running.
+    fn main_pid(self, name: &str) -> Option<u32> {
+        let command = match self {
+            Self::Systemd => systemd::pid_command(name),
+            Self::Launchd => launchd::status_command(name, own_uid()),
+        };
+        let output = to_process(&command).output().ok()?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        match self {
+            Self::Systemd => text.trim().parse().ok(),
+            Self::Launchd => launchd::parse_pid(&text),
+        }
+    }
+
     /// Returns the paths of the files of a service.
     fn files(self, name: &str) -> Result<Vec<PathBuf>> {
         let folder = self.folder()?;
@@ -145,8 +163,24 @@ impl ServiceManager {
     }
 }
 
+impl ServicePlan {
+    /// Returns the files as they are now, if the service is installed.
+    fn previous_files(&self) -> Option<Vec<ServiceFile>> {
+        let read = |file: &ServiceFile| {
+            let text = fs::read_to_string(&file.path).ok()?;
+            Some(ServiceFile { path: file.path.clone(), text })
+        };
+        self.files.iter().map(read).collect()
+    }
+}
+
 impl ServiceSpec {
-    fn new(args: &InstallServiceArgs, config_flag: Option<&Path>, paths: &Paths) -> Result<Self> {
+    fn new(
+        args: &InstallServiceArgs,
+        config_flag: Option<&Path>,
+        paths: &Paths,
+        drain: Duration,
+    ) -> Result<Self> {
         let variable =
             |name: &str| Some((name.to_owned(), std::env::var(name).ok().filter(|v| !v.is_empty())?));
         Ok(Self {
@@ -157,6 +191,7 @@ impl ServiceSpec {
             socket: paths.socket_path(),
             environment: ENVIRONMENT.into_iter().filter_map(variable).collect(),
             log: paths.gateway_log(),
+            stop_timeout: drain + STOP_GRACE,
         })
     }
 
@@ -184,6 +219,7 @@ impl ServiceSpec {
             socket: "/run/user/7/toolcrib/k.sock".into(),
             environment: vec![("PATH".to_owned(), "/bin:/usr/bin".to_owned())],
             log: "/s/gateway.log".into(),
+            stop_timeout: Duration::from_millis(50_500),
         }
     }
 }
@@ -197,7 +233,7 @@ async fn install(
 ) -> Result<ExitStatus> {
     let config = paths.valid_config()?;
     args.listen.check_exposure(!config.callers.is_empty())?;
-    let spec = ServiceSpec::new(args, config_flag, paths)?;
+    let spec = ServiceSpec::new(args, config_flag, paths, config.limits.drain)?;
     let plan = manager.install_plan(&spec)?;
     plan.files.iter().try_for_each(|file| refuse_foreign_file(&file.path))?;
     let is_current = |file: &ServiceFile| fs::read_to_string(&file.path).is_ok_and(|text| text == file.text);
@@ -207,9 +243,17 @@ async fn install(
         return Ok(ExitStatus::Success);
     }
     if changed {
-        stop_own_gateway(paths, config.limits.drain, out).await?;
-        if let Err(error) = apply(manager, &spec.name, &plan) {
-            remove_files(manager, &spec.name)?;
+        let _start_lock = replace_background_gateway(paths, &config, out).await?;
+        refuse_other_gateway(manager, &spec.name, paths)?;
+        let previous = plan.previous_files();
+        if let Err(error) = apply(manager, &spec.name, &plan.files, &plan.commands) {
+            let restored = match previous {
+                Some(previous) => apply(manager, &spec.name, &previous, &plan.commands),
+                None => remove_files(manager, &spec.name),
+            };
+            if let Err(restoring) = restored {
+                out.warn(&format!("the previous state could not be restored: {restoring:#}"), None)?;
+            }
             return Err(error);
         }
     }
@@ -245,12 +289,11 @@ fn print_environment_note(config: &toolcrib::config::Config, out: &mut Output) -
     out.warn(&message, Some("use `toolcrib secret set`, or set them for all services of your user"))
 }
 
-/// Stops a gateway that would keep the service from starting, if it was started in the background.
-async fn stop_own_gateway(paths: &Paths, drain: std::time::Duration, out: &mut Output) -> Result<()> {
+/// Refuses if a gateway runs that is neither in the background nor that of the service.
+fn refuse_other_gateway(manager: ServiceManager, name: &str, paths: &Paths) -> Result<()> {
     let Some(other) = OtherGateway::find(paths)? else { return Ok(()) };
-    if other.auto_started {
-        out.print_note(&format!("stopping the gateway that runs in the background (pid {})", other.pid))?;
-        return Ok(other.stop(drain).await?);
+    if manager.main_pid(name) == Some(other.pid) {
+        return Ok(());
     }
     let message = format!("a gateway is running for this config (pid {})", other.pid);
     Err(CommandError::new(ExitStatus::Failure, "already_running", message)
@@ -259,18 +302,18 @@ async fn stop_own_gateway(paths: &Paths, drain: std::time::Duration, out: &mut O
 }
 
 /// Writes the files and runs the commands.
-fn apply(manager: ServiceManager, name: &str, plan: &ServicePlan) -> Result<()> {
+fn apply(manager: ServiceManager, name: &str, files: &[ServiceFile], commands: &[Vec<String>]) -> Result<()> {
     if manager == ServiceManager::Launchd {
         // A loaded service cannot be loaded again; this fails if it is not loaded.
         let _ = run_all(&manager.remove_commands(name).0);
     }
-    for file in &plan.files {
+    for file in files {
         let folder = file.path.parent().unwrap_or(Path::new("/"));
         fs::create_dir_all(folder).with_context(|| format!("cannot create `{}`", folder.display()))?;
         fs::write(&file.path, &file.text)
             .with_context(|| format!("cannot write `{}`", file.path.display()))?;
     }
-    run_all(&plan.commands)
+    run_all(commands)
 }
 
 /// Refuses to change a file of this name that this command did not write.

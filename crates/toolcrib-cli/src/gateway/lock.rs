@@ -9,9 +9,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use tokio::time::timeout;
+use toolcrib::util::files::create_private_folder;
 
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
+use crate::paths::Paths;
 
 /// The second line of the lock file of a gateway that `toolcrib stdio` started.
 const AUTO_STARTED: &str = "auto-started";
@@ -20,6 +22,29 @@ const AUTO_STARTED: &str = "auto-started";
 #[derive(Debug)]
 pub(super) struct GatewayLock {
     _file: File,
+}
+
+/// A lock held while a gateway is started or replaced, so that one process at a time does this.
+#[derive(Debug)]
+pub(crate) struct StartLock {
+    _file: File,
+}
+
+impl StartLock {
+    /// Takes the lock. Waits for a process that is starting a gateway, within the time limit.
+    pub(crate) async fn acquire(paths: &Paths, limit: Duration) -> Result<Self, CommandError> {
+        let path = paths.start_lock_path();
+        let failed = |error: io::Error| cannot_lock(&path, &error);
+        create_private_folder(&paths.gateways_dir()).map_err(failed)?;
+        let file = open_options().create(true).open(&path).map_err(failed)?;
+        if !lock_within(&file, LockKind::Exclusive, limit).await.map_err(failed)? {
+            let message = "another process is starting a gateway, and has not finished";
+            return Err(
+                CommandError::new(ExitStatus::Failure, "starting", message).hint("repeat the command")
+            );
+        }
+        Ok(Self { _file: file })
+    }
 }
 
 /// The gateway that holds a lock, or held it last.
@@ -96,13 +121,13 @@ pub(crate) async fn wait_until_released(path: &Path, limit: Duration) -> io::Res
 
 /// Kinds of a file lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LockKind {
+enum LockKind {
     Exclusive,
     Shared,
 }
 
 /// Locks a file, and returns whether that succeeded within the time limit. The lock belongs to `file`.
-pub(crate) async fn lock_within(file: &File, kind: LockKind, limit: Duration) -> io::Result<bool> {
+async fn lock_within(file: &File, kind: LockKind, limit: Duration) -> io::Result<bool> {
     let same_file = file.try_clone()?;
     let locking = tokio::task::spawn_blocking(move || match kind {
         LockKind::Exclusive => same_file.lock(),

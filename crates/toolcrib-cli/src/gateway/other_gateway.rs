@@ -16,7 +16,7 @@ use crate::exit::ExitStatus;
 use crate::paths::Paths;
 
 /// Time that a gateway gets to stop its servers after its calls have ended.
-const STOP_GRACE: Duration = Duration::from_secs(20);
+pub(crate) const STOP_GRACE: Duration = Duration::from_secs(20);
 
 /// A gateway that runs in another process.
 #[derive(Debug, Clone)]

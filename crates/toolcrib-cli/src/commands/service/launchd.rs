@@ -23,6 +23,11 @@ pub(super) fn status_command(name: &str, uid: u32) -> Vec<String> {
     command(&["launchctl", "print", &format!("gui/{uid}/{}", label(name))])
 }
 
+/// Returns the process id in the output of the status command.
+pub(super) fn parse_pid(status: &str) -> Option<u32> {
+    status.lines().find_map(|line| line.trim().strip_prefix("pid = ")?.parse().ok())
+}
+
 fn label(name: &str) -> String {
     format!("{name}.gateway")
 }
@@ -41,9 +46,10 @@ fn property_list(spec: &ServiceSpec) -> String {
          <plist version=\"1.0\">\n<dict>\n  <key>Label</key>\n  {}\n  <key>ProgramArguments</key>\n  <array>\n{words}  </array>\n  \
          <key>EnvironmentVariables</key>\n  <dict>\n{environment}  </dict>\n  <key>RunAtLoad</key>\n  <true/>\n  \
          <key>KeepAlive</key>\n  <dict>\n    <key>SuccessfulExit</key>\n    <false/>\n  </dict>\n  \
-         <key>StandardErrorPath</key>\n  {}\n</dict>\n</plist>\n",
+         <key>ExitTimeOut</key>\n  <integer>{}</integer>\n  <key>StandardErrorPath</key>\n  {}\n</dict>\n</plist>\n",
         MARKER.trim_start_matches("# "),
         string(&label(&spec.name)),
+        spec.stop_timeout.as_secs_f64().ceil(),
         string(&spec.log.display().to_string()),
     )
 }
@@ -57,6 +63,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn pid_is_read_from_status() {
+        assert_eq!(parse_pid("gui/501/toolcrib.gateway = {\n\tstate = running\n\n\tpid = 77\n}\n"), Some(77));
+        assert_eq!(parse_pid("gui/501/toolcrib.gateway = {\n\tstate = not running\n}\n"), None);
+    }
+
+    #[test]
     fn property_list_has_program_environment_and_log() {
         let spec = ServiceSpec { program: "/opt/a&b/toolcrib".into(), ..ServiceSpec::for_test() };
         let plan = install_plan(&spec, Path::new("/L"), 501);
@@ -66,6 +78,7 @@ mod tests {
         for part in [
             "<string>/opt/a&amp;b/toolcrib</string>\n    <string>serve</string>\n    <string>--listen</string>",
             "<key>PATH</key>\n    <string>/bin:/usr/bin</string>",
+            "<key>ExitTimeOut</key>\n  <integer>51</integer>",
             "<key>StandardErrorPath</key>\n  <string>/s/gateway.log</string>",
         ] {
             assert!(text.contains(part), "{part} in {text}");

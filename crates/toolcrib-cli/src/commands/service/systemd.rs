@@ -37,6 +37,11 @@ pub(super) fn status_command(name: &str) -> Vec<String> {
     systemctl(&["is-active", &format!("{name}.socket"), &format!("{name}.service")])
 }
 
+/// Returns the command that prints the process id of the gateway, or 0.
+pub(super) fn pid_command(name: &str) -> Vec<String> {
+    systemctl(&["show", "--property=MainPID", "--value", &format!("{name}.service")])
+}
+
 fn systemctl(args: &[&str]) -> Vec<String> {
     command(&[&["systemctl", "--user"], args].concat())
 }
@@ -64,8 +69,9 @@ fn service_text(spec: &ServiceSpec, socket_unit: &str) -> String {
     format!(
         "{MARKER}\n[Unit]\nDescription=toolcrib, a gateway in front of MCP servers\nRequires={socket_unit}\nAfter={socket_unit}\n\n\
          [Service]\nType=exec\nExecStart={}\nExecReload=/bin/kill -HUP $MAINPID\n{environment}Restart=on-failure\nRestartSec=1\n\
-         # The gateway stops its servers itself, after their calls.\nKillMode=mixed\nTimeoutStopSec=30\n",
-        words.join(" ")
+         # The gateway stops its servers itself, after their calls.\nKillMode=mixed\nTimeoutStopSec={}\n",
+        words.join(" "),
+        spec.stop_timeout.as_secs_f64().ceil()
     )
 }
 
@@ -98,6 +104,6 @@ mod tests {
             r#"ExecStart="/opt/toolcrib" "serve" "--listen" "127.0.0.1:7717" "--config" "/my \"own\" %%h/$$x.toml""#
         );
         assert_eq!(line("Environment="), r#"Environment="PATH=/bin:/usr/bin""#);
-        assert!(service.text.contains("KillMode=mixed"));
+        assert!(service.text.contains("KillMode=mixed\nTimeoutStopSec=51\n"));
     }
 }

@@ -1,21 +1,18 @@
 //! Starts a gateway in the background, which all agents share.
 
-use std::fs::File;
 use std::io::{self, BufRead as _, BufReader};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use tokio::net::UnixStream;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use toolcrib::config::Config;
-use toolcrib::util::files::create_private_folder;
 use toolcrib::util::format::format_duration;
 
 use crate::client;
 use crate::command_error::CommandError;
-use crate::gateway::{LockKind, lock_within};
+use crate::gateway::StartLock;
 use crate::paths::Paths;
 
 /// The variable that overrides `gateway.auto-start`.
@@ -24,6 +21,8 @@ const VARIABLE: &str = "TOOLCRIB_AUTO_START";
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time between two attempts to connect to a gateway that another process may have started.
 const CONNECT_INTERVAL: Duration = Duration::from_millis(50);
+/// The time limit for the messages of a gateway that accepts connections already.
+const MESSAGES_TIMEOUT: Duration = Duration::from_secs(2);
 /// The start of the line that a gateway prints when it is ready.
 const READY_LINE: &str = "listening on ";
 
@@ -60,12 +59,7 @@ pub(super) fn refusal(paths: &Paths, config: &Config) -> Result<Option<String>, 
 /// Starts a gateway and connects to it. Of several processes that do this at the same time, one starts the gateway and the
 /// others wait for it. The error is the reason for people.
 pub(super) async fn start(paths: &Paths, config_flag: Option<&Path>) -> Result<StartedGateway, String> {
-    let lock = open_start_lock(paths)
-        .map_err(|error| format!("cannot write to `{}`: {error}", paths.gateways_dir().display()))?;
-    let locked = lock_within(&lock, LockKind::Exclusive, START_TIMEOUT).await;
-    if !locked.map_err(|error| error.to_string())? {
-        return Err("another process is starting one, and has not finished".to_owned());
-    }
+    let _lock = StartLock::acquire(paths, START_TIMEOUT).await.map_err(|error| error.message)?;
     if let Some(stream) = connect(paths).await? {
         return Ok(StartedGateway { stream, messages: Vec::new() });
     }
@@ -83,7 +77,10 @@ pub(super) async fn start(paths: &Paths, config_flag: Option<&Path>) -> Result<S
             // The gateway waits if another one is starting or stopping.
             () = sleep(CONNECT_INTERVAL) => {
                 if let Some(stream) = connect(paths).await? {
-                    return Ok(StartedGateway { stream, messages: Vec::new() });
+                    // Without messages if another process started this gateway.
+                    let launched = timeout(MESSAGES_TIMEOUT, &mut launching).await;
+                    let messages = launched.ok().and_then(Result::ok).and_then(Result::ok).unwrap_or_default();
+                    return Ok(StartedGateway { stream, messages });
                 }
             }
         }
@@ -95,13 +92,6 @@ pub(super) async fn start(paths: &Paths, config_flag: Option<&Path>) -> Result<S
 
 async fn connect(paths: &Paths) -> Result<Option<UnixStream>, String> {
     client::connect(paths).await.map_err(|error| error.message)
-}
-
-fn open_start_lock(paths: &Paths) -> io::Result<File> {
-    create_private_folder(&paths.gateways_dir())?;
-    let mut options = File::options();
-    options.read(true).write(true).create(true).truncate(false).mode(0o600);
-    options.open(paths.start_lock_path())
 }
 
 /// Starts the gateway and reads what it prints until it is ready. The error is what it printed instead. Blocks.
