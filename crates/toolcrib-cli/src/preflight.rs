@@ -1,7 +1,11 @@
 //! Looks for reasons why a declared server will not start, without starting it: a missing program, variable or secret.
 
 use std::env;
-use std::path::Path;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 
 use toolcrib::config::{Config, Position, Problem, ProblemScope};
 use toolcrib::spec::template::{TemplatePiece, TemplateText};
@@ -39,9 +43,10 @@ struct Missing {
 
 fn missing_program(spec: &ServerSpec) -> Option<Missing> {
     let Endpoint::Command(command) = &spec.endpoint else { return None };
-    let program = command.program.source();
+    let program = expand(&command.program)?;
+    let path = server_path(command)?;
     let id = &spec.id;
-    if program.contains("${") || is_found(program, command) {
+    if find_program(&program, command.cwd.as_deref(), &path).is_some() {
         return None;
     }
     if let Some((scheme, _)) = program.split_once("://") {
@@ -51,40 +56,99 @@ fn missing_program(spec: &ServerSpec) -> Option<Missing> {
         let hint = format!("write `servers.{id}.url = \"https://…\"` instead of `command`");
         return Some(Missing { message, hint });
     }
-    let place = if program.contains('/') { "" } else { " on the `PATH`" };
-    let message = format!("server `{id}`: `{program}` was not found{place}");
+    let message = format!("server `{id}`: {}", not_found_message(&program));
     let hint = format!("install it, or set `servers.{id}.command` to an absolute path");
     Some(Missing { message, hint })
 }
 
-/// Returns whether the program of a command exists: on the `PATH` that the server gets, or at its path.
-fn is_found(program: &str, command: &CommandSpec) -> bool {
-    if program.contains('/') {
-        let folder = command.cwd.as_deref().unwrap_or(Path::new(""));
-        return folder.join(program).is_file();
+/// Returns the message for a program that [`find_program`] does not find.
+pub(crate) fn not_found_message(program: &str) -> String {
+    match program.contains('/') {
+        true => format!("`{program}` does not exist or is not executable"),
+        false => format!("`{program}` was not found on the `PATH`"),
     }
-    let own_path = command.env.get("PATH").map(|path| path.source().into());
-    let Some(path) = own_path.or_else(|| env::var_os("PATH")) else { return true };
-    env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+/// Returns the `PATH` that a server gets; `None` if it has references without values.
+pub(crate) fn server_path(command: &CommandSpec) -> Option<OsString> {
+    match command.env.get("PATH") {
+        Some(path) => Some(expand(path)?.into()),
+        None => Some(env::var_os("PATH").unwrap_or_default()),
+    }
+}
+
+/// Returns a text whose references have values; secrets are not looked up.
+pub(crate) fn expand(text: &TemplateText) -> Option<String> {
+    text.expand(|_| Err(SecretError::NotFound)).ok()
+}
+
+/// Finds an executable file by its path, or by its name on a `PATH`.
+pub(crate) fn find_program(program: &str, cwd: Option<&Path>, path: &OsStr) -> Option<PathBuf> {
+    let is_executable = |file: &PathBuf| {
+        fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+    };
+    match program.contains('/') {
+        true => Some(cwd.unwrap_or(Path::new("")).join(program)).filter(is_executable),
+        false => env::split_paths(path).map(|folder| folder.join(program)).find(is_executable),
+    }
+}
+
+/// A reference without a value.
+#[derive(Debug)]
+pub(crate) enum MissingReference<'a> {
+    Variable(&'a str),
+    File { path: &'a Path, error: io::Error },
+    Secret { name: &'a str, error: SecretError },
+}
+
+impl<'a> MissingReference<'a> {
+    /// Looks up the value of a reference.
+    pub(crate) fn find(piece: TemplatePiece<'a>, secrets: &SecretLocator) -> Option<Self> {
+        match piece {
+            TemplatePiece::Env { name, default: None } if env::var_os(name).is_none() => {
+                Some(Self::Variable(name))
+            }
+            TemplatePiece::File(path) => {
+                let error = match fs::metadata(path) {
+                    Ok(metadata) if metadata.is_file() => File::open(path).err()?,
+                    Ok(_) => io::Error::other("it is not a file"),
+                    Err(error) => error,
+                };
+                Some(Self::File { path, error })
+            }
+            TemplatePiece::Secret(name) => Some(Self::Secret { name, error: secrets.find(name).err()? }),
+            _ => None,
+        }
+    }
+
+    /// Returns what is missing.
+    pub(crate) fn message(&self) -> String {
+        match self {
+            Self::Variable(name) => format!("environment variable `{name}` is not set here"),
+            Self::File { path, error } => format!("cannot read `{}`: {error}", path.display()),
+            Self::Secret { name, error } => error.message(name),
+        }
+    }
+
+    /// Returns the next step.
+    pub(crate) fn hint(&self) -> String {
+        match self {
+            Self::Variable(name) => format!("export {name}=VALUE, or write `${{env:{name}:-DEFAULT}}`"),
+            Self::File { path, .. } => format!("create `{}`", path.display()),
+            Self::Secret { name, error } => error.hint(name),
+        }
+    }
 }
 
 fn missing_references(spec: &ServerSpec, secrets: &SecretLocator) -> Vec<Missing> {
-    let id = &spec.id;
     let pieces = spec.endpoint.templates().flat_map(TemplateText::pieces);
-    let describe = |piece| match piece {
-        TemplatePiece::Env { name, default: None } if env::var_os(name).is_none() => Some(Missing {
-            message: format!("server `{id}`: the variable `{name}` is not set here"),
-            hint: format!("set it where the gateway is started, or write `${{env:{name}:-default}}`"),
-        }),
-        TemplatePiece::Secret(name) if matches!(secrets.find(name), Err(SecretError::NotFound)) => {
-            Some(Missing {
-                message: format!("server `{id}`: the secret `{name}` is not set"),
-                hint: format!("toolcrib secret set {name}"),
-            })
-        }
-        _ => None,
-    };
-    pieces.filter_map(describe).collect()
+    let missing = pieces.filter_map(|piece| MissingReference::find(piece, secrets));
+    missing
+        .map(|missing| Missing {
+            message: format!("server `{}`: {}", spec.id, missing.message()),
+            hint: missing.hint(),
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -109,8 +173,8 @@ mod tests {
             messages,
             [
                 "server `a`: `no-such-program` was not found on the `PATH`",
-                "server `a`: the variable `TOOLCRIB_UNSET` is not set here",
-                "server `b`: the secret `none` is not set",
+                "server `a`: environment variable `TOOLCRIB_UNSET` is not set here",
+                "server `b`: secret `none` is not set",
                 "server `e`: unknown URL scheme `ftp`",
             ]
         );

@@ -267,7 +267,9 @@ impl ServerChecker {
             }
             checks
         });
-        let mut checks = checked.await.unwrap_or_default();
+        let mut checks = checked.await.unwrap_or_else(|error| {
+            vec![Check::fail("config", format!("the declaration could not be checked: {error}"))]
+        });
         let start = self.starter.check(&spec.id).await;
         if let Endpoint::Command(command) = &spec.endpoint {
             checks.extend(package::check(command, start.status == CheckStatus::Pass).await);

@@ -74,6 +74,14 @@ pub(super) struct RestartedServers {
     pub(super) failures: Vec<CommandError>,
 }
 
+impl RestartedServers {
+    /// Returns the failures as members of `--json` output.
+    pub(super) fn failures_to_json(&self) -> Value {
+        let failure = |error: &CommandError| json!({"server": error.data["server"], "code": error.code, "message": error.message, "hint": error.hint});
+        self.failures.iter().map(failure).collect()
+    }
+}
+
 /// Restarts those of the servers that are not asleep. The others get new values when they start.
 pub(super) async fn restart_running(
     paths: &Paths,
@@ -91,7 +99,10 @@ pub(super) async fn restart_running(
         let restart = timeout(RESTART_TIMEOUT, client.post(&path)).await;
         match restart.unwrap_or_else(|_| Err(timeout_error(&server.name, RESTART_TIMEOUT))) {
             Ok(_) => restarted.names.push(server.name.clone()),
-            Err(error) => restarted.failures.push(error),
+            Err(mut error) => {
+                error.data["server"] = json!(server.name);
+                restarted.failures.push(error);
+            }
         }
     }
     Ok(restarted)

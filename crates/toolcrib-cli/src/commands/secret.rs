@@ -64,9 +64,9 @@ async fn set(
     if out.json {
         let backend = location.as_str();
         let gateway = update.to_json();
-        let restarted = &restarted.names;
         out.print_json(&json!({
-            "name": name, "backend": backend, "used_by": users, "gateway": gateway, "restarted": restarted,
+            "name": name, "backend": backend, "used_by": users, "gateway": gateway,
+            "restarted": restarted.names, "not_restarted": restarted.failures_to_json(),
         }))?;
         return Ok(ExitStatus::Success);
     }

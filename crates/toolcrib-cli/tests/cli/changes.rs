@@ -57,7 +57,7 @@ fn add_and_check_name_what_is_missing() {
     let args = ["--inherit-env", "WORK_DIR", "-e", "A=${env:TOOLCRIB_UNSET}", "x", "--", "no-such-program"];
     let added = home.run(&[&["add"][..], &args].concat()).expect(0);
     let program = "`no-such-program` was not found on the `PATH`";
-    let variable = "the variable `TOOLCRIB_UNSET` is not set here";
+    let variable = "environment variable `TOOLCRIB_UNSET` is not set here";
     assert!(added.stderr.contains(program) && added.stderr.contains(variable), "{}", added.stderr);
     let header = "Authorization: Bearer ${secret:y-token}";
     home.run(&["add", "y", "https://y.example/mcp", "-H", header]).expect(0);

@@ -1,14 +1,13 @@
 //! What a declaration needs before its server is started: variables, files, secrets, and the program on the `PATH`.
 
-use std::ffi::OsString;
-use std::fs::{self, File};
-use std::io::{self, BufRead as _, BufReader, Read as _};
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::Path;
 
-use toolcrib::{CommandSpec, Endpoint, SecretError, ServerId, TemplatePiece, TemplateText};
+use toolcrib::{CommandSpec, Endpoint, ServerId, TemplatePiece, TemplateText};
 
 use super::Check;
+use crate::preflight::{MissingReference, expand, find_program, not_found_message, server_path};
 use crate::secrets::SecretLocator;
 
 /// The `PATH` of programs that a desktop or the user's service manager starts, unless it is configured.
@@ -32,7 +31,8 @@ pub(super) fn check_references(
     let mut count = 0;
     for piece in endpoint.templates().flat_map(TemplateText::pieces) {
         count += usize::from(!matches!(piece, TemplatePiece::Literal(_)));
-        checks.extend(check_reference(piece, secrets, uses_gateway));
+        let missing = MissingReference::find(piece, secrets);
+        checks.extend(missing.map(|missing| check_reference(&missing, uses_gateway)));
     }
     if checks.is_empty() && count > 0 {
         let references = super::super::check::format_count(count, "reference");
@@ -44,47 +44,23 @@ pub(super) fn check_references(
     checks
 }
 
-fn check_reference(piece: TemplatePiece<'_>, secrets: &SecretLocator, uses_gateway: bool) -> Option<Check> {
-    match piece {
-        TemplatePiece::Env { name, default: None } if std::env::var_os(name).is_none() => {
-            let fix = format!("export {name}=VALUE, or write `${{env:{name}:-DEFAULT}}`");
-            let message = format!("environment variable `{name}` is not set");
-            let check = match uses_gateway {
-                true => Check::warn("environment", format!("{message} here; the gateway needs it")),
-                false => Check::fail("environment", message),
-            };
-            Some(check.fix(fix))
+fn check_reference(missing: &MissingReference<'_>, uses_gateway: bool) -> Check {
+    let message = missing.message();
+    let check = match missing {
+        MissingReference::Variable(_) if uses_gateway => {
+            Check::warn("environment", format!("{message}; the gateway needs it"))
         }
-        TemplatePiece::File(path) => {
-            let error = match fs::metadata(path) {
-                Ok(metadata) if metadata.is_file() => File::open(path).err()?,
-                Ok(_) => io::Error::other("it is not a file"),
-                Err(error) => error,
-            };
-            let message = format!("cannot read `{}`: {error}", path.display());
-            Some(Check::fail("environment", message).fix(format!("create `{}`", path.display())))
-        }
-        TemplatePiece::Secret(name) => {
-            let error: SecretError = secrets.find(name).err()?;
-            Some(Check::fail("environment", error.message(name)).fix(error.hint(name)))
-        }
-        _ => None,
-    }
+        _ => Check::fail("environment", message),
+    };
+    check.fix(missing.hint())
 }
 
 /// Checks that the program of a server exists, also for agents that a desktop starts, and that its interpreter does.
 pub(super) fn check_program(command: &CommandSpec, server: &ServerId) -> Option<Check> {
     let program = expand(&command.program)?;
-    let own_path = command.env.get("PATH").map(expand);
-    let path = match own_path {
-        Some(path) => path?.into(),
-        None => std::env::var_os("PATH").unwrap_or_default(),
-    };
+    let path = server_path(command)?;
     let Some(file) = find_program(&program, command.cwd.as_deref(), &path) else {
-        let message = match program.contains('/') {
-            true => format!("`{program}` does not exist or is not executable"),
-            false => format!("`{program}` was not found on the `PATH`"),
-        };
+        let message = not_found_message(&program);
         return Some(Check::fail("command", message).fix(install_hint(&program, server)));
     };
     if let Some(interpreter) = read_interpreter(&file)
@@ -97,7 +73,7 @@ pub(super) fn check_program(command: &CommandSpec, server: &ServerId) -> Option<
     if command.env.contains_key("PATH") {
         return Some(found);
     }
-    let message = match find_program(&program, command.cwd.as_deref(), &OsString::from(DESKTOP_PATH)) {
+    let message = match find_program(&program, command.cwd.as_deref(), DESKTOP_PATH.as_ref()) {
         Some(other) if is_same_file(&file, &other) => return Some(found),
         Some(other) => format!(
             "`{program}` is `{}` here, and `{}` for programs that a desktop starts",
@@ -115,22 +91,6 @@ pub(super) fn check_program(command: &CommandSpec, server: &ServerId) -> Option<
 
 fn is_same_file(one: &Path, other: &Path) -> bool {
     one == other || one.canonicalize().ok() == other.canonicalize().ok()
-}
-
-/// Returns a text whose references have values; secrets are not looked up.
-pub(super) fn expand(text: &TemplateText) -> Option<String> {
-    text.expand(|_| Err(SecretError::NotFound)).ok()
-}
-
-/// Finds an executable file by its path, or by its name on a `PATH`.
-pub(super) fn find_program(program: &str, cwd: Option<&Path>, path: &OsString) -> Option<PathBuf> {
-    let is_executable = |file: &PathBuf| {
-        fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
-    };
-    match program.contains('/') {
-        true => Some(cwd.unwrap_or(Path::new("")).join(program)).filter(is_executable),
-        false => std::env::split_paths(path).map(|folder| folder.join(program)).find(is_executable),
-    }
 }
 
 /// Returns the interpreter of a script; the command after it, if the interpreter is `env`.
@@ -160,6 +120,11 @@ fn install_hint(program: &str, server: &ServerId) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::path::PathBuf;
+
     use super::super::CheckStatus;
     use super::*;
 

@@ -28,7 +28,10 @@ pub(super) async fn check_gateway(
             let socket = paths.socket_path();
             vec![
                 Check::pass("socket", format!("`{}` is usable", socket.display())),
-                Check::pass("gateway", "none is running; commands start the servers that they need"),
+                Check::pass(
+                    "gateway",
+                    "none is running; `toolcrib stdio` starts one (`gateway.auto-start`), and commands start the servers that they need",
+                ),
                 check_port(),
             ]
         }
@@ -44,7 +47,8 @@ async fn check_running_gateway(client: &GatewayClient) -> Check {
         Ok(GatewayReport { version, pid, .. }) => {
             let own = env!("CARGO_PKG_VERSION");
             let message = format!("version {version} is running as pid {pid}, and this program is {own}");
-            Check::warn("gateway", message).fix(format!("kill {pid}, then run: toolcrib serve"))
+            Check::warn("gateway", message)
+                .fix("toolcrib stop-gateway; the next agent that connects starts this version")
         }
         Err(error) => {
             let check = Check::fail("gateway", error.message);
@@ -67,7 +71,7 @@ fn check_port() -> Check {
 /// Returns the check for a machine without a config.
 pub(super) fn missing_config(paths: &Paths) -> Check {
     let message = format!("there is no config yet: `{}`", paths.config.display());
-    Check::warn("config", message).fix("toolcrib import, or toolcrib add NAME -- COMMAND")
+    Check::warn("config", message).fix("toolcrib init, or toolcrib add NAME -- COMMAND")
 }
 
 /// Reports the problems of the config; of one server only, if one is named.

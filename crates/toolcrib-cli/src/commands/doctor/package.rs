@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use toolcrib::CommandSpec;
 
 use super::Check;
-use super::command_checks::expand;
+use crate::preflight::expand;
 
 /// Time that a command which looks for a package gets.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
