@@ -22,6 +22,7 @@ use toolcrib::{Caller, Crib, Delivery, ErrorKind, Outcome, Selector, ServerId};
 
 use self::arguments::CallArguments;
 use super::content::ContentText;
+use super::mcp_peer::{self, QualifiedName, is_declared_at, with_standalone_hint};
 use super::questions;
 use crate::cli::CallArgs;
 use crate::client::GatewayClient;
@@ -51,9 +52,7 @@ pub(crate) async fn run(args: &CallArgs, paths: &Paths, out: &mut Output) -> Res
     };
     let prompter = out.prompter();
     let call = async {
-        let request =
-            request.split_at_dot(async |server| client.get(&super::server_path(server)).await.is_ok());
-        let request = request.await;
+        let request = request.split_at_dot(async |server| is_declared_at(&client, server).await).await;
         let wait = request.wait(ServerSource::Gateway(&client));
         wait.run(request.call_gateway(&client, prompter)).await
     };
@@ -74,8 +73,7 @@ async fn run_here(
     let prompter = out.prompter();
     let save = request.save.clone();
     let work = async |crib: Crib| {
-        let is_declared = |server: &str| server.parse().is_ok_and(|server| crib.contains(&server));
-        let request = request.split_at_dot(async |server| is_declared(server)).await;
+        let request = request.split_at_dot(async |server| crib.contains(server)).await;
         let wait = request.wait(ServerSource::Crib(&crib));
         wait.run(request.call_standalone(&crib, prompter)).await
     };
@@ -160,13 +158,16 @@ impl CallRequest {
     }
 
     /// Splits `SERVER.TOOL` at its first dot, if the part before it is a declared server.
-    async fn split_at_dot(self, is_declared: impl AsyncFn(&str) -> bool) -> Self {
-        let Some((server, tool)) = self.tool.split_once('.') else { return self };
-        if self.server.is_some() || server.parse::<ServerId>().is_err() || !is_declared(server).await {
+    async fn split_at_dot(self, is_declared: impl AsyncFn(&ServerId) -> bool) -> Self {
+        if self.server.is_some() {
             return self;
         }
-        let (server, tool) = (server.to_owned(), tool.to_owned());
-        Self { server: Some(server), tool, ..self }
+        match mcp_peer::split_at_dot(&self.tool, is_declared).await {
+            Some(QualifiedName { server, name }) => {
+                Self { server: Some(server.to_string()), tool: name, ..self }
+            }
+            None => self,
+        }
     }
 
     /// Returns the wait for the response. A public name begins with the name of its server.
@@ -388,12 +389,6 @@ fn with_suggestion(mut error: CommandError, similar: Option<&str>) -> CommandErr
     error
 }
 
-fn with_standalone_hint(mut error: CommandError, paths: &Paths) -> CommandError {
-    let server = error.data["server"].as_str();
-    error.hint = error.hint.map(|hint| super::standalone_hint(&hint, server, paths));
-    error
-}
-
 fn input_schema(mut definition: Value) -> Option<Value> {
     Some(definition["inputSchema"].take()).filter(Value::is_object)
 }
@@ -409,7 +404,7 @@ fn print_response(response: &ResponsePayload, save: Option<&Path>, out: &mut Out
     let is_error = is_error_result(result);
     let texts = match out.json && save.is_none() {
         true => Vec::new(),
-        false => ContentText::new(save).of_result(result)?,
+        false => ContentText::new(save).result_texts(result)?,
     };
     match (out.json, is_error) {
         (true, _) => out.print_raw(result)?,
@@ -447,7 +442,7 @@ mod tests {
             (&["log"], None, "log"),
             (&["git", "git.log"], Some("git"), "git.log"),
         ] {
-            let split = parse(words).split_at_dot(async |server| server == "git").await;
+            let split = parse(words).split_at_dot(async |server| server.as_str() == "git").await;
             assert_eq!((split.server.as_deref(), split.tool.as_str()), (server, tool), "{words:?}");
         }
     }
@@ -469,7 +464,7 @@ mod tests {
         let text = r#"{"type":"text","text":"boom"}"#;
         let result =
             Bytes::from(format!(r#"{{"isError":true,"content":[{text}],"structuredContent":{deep}}}"#));
-        let lines = ContentText::new(None).of_result(&result).unwrap();
+        let lines = ContentText::new(None).result_texts(&result).unwrap();
         assert!(is_error_result(&result));
         assert_eq!(lines, ["boom"]);
     }

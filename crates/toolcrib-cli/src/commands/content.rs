@@ -36,7 +36,7 @@ impl<'a> ContentText<'a> {
     }
 
     /// Returns the content of a tool's result, block by block. Structured content is shown only if there is no text.
-    pub(super) fn of_result(&self, result: &Bytes) -> Result<Vec<String>, CommandError> {
+    pub(super) fn result_texts(&self, result: &Bytes) -> Result<Vec<String>, CommandError> {
         let result = Object::parse(result).unwrap_or_default();
         let blocks = array_member(&result, "content");
         let mut texts = Vec::new();
@@ -44,7 +44,7 @@ impl<'a> ContentText<'a> {
         for block in &blocks {
             let object = Object::parse(block).unwrap_or_default();
             has_text |= object.get_string("type").as_deref() == Some("text");
-            texts.push(self.of_block(block)?);
+            texts.push(self.block_text(block)?);
         }
         match result.get("structuredContent") {
             Some(structured) if !has_text => texts.push(String::from_utf8_lossy(structured).into_owned()),
@@ -54,13 +54,13 @@ impl<'a> ContentText<'a> {
     }
 
     /// Returns one content block as text. A block of an unknown type is shown as JSON.
-    pub(super) fn of_block(&self, block: &Bytes) -> Result<String, CommandError> {
+    pub(super) fn block_text(&self, block: &Bytes) -> Result<String, CommandError> {
         let object = Object::parse(block).unwrap_or_default();
         let text = |name: &str| object.get_string(name).unwrap_or_default().into_owned();
         let kind = text("type");
         match kind.as_str() {
             "text" if object.get_string("text").is_some() => Ok(text("text")),
-            "image" | "audio" => self.of_binary(&BinaryContent {
+            "image" | "audio" => self.save_or_describe(&BinaryContent {
                 kind: &kind,
                 mime_type: &text("mimeType"),
                 uri: "",
@@ -68,7 +68,7 @@ impl<'a> ContentText<'a> {
             }),
             "resource_link" => Ok(link_line(&object)),
             "resource" => match object.get("resource") {
-                Some(resource) => self.of_resource(resource),
+                Some(resource) => self.resource_text(resource),
                 None => Ok(String::from_utf8_lossy(block).into_owned()),
             },
             _ => Ok(String::from_utf8_lossy(block).into_owned()),
@@ -76,12 +76,12 @@ impl<'a> ContentText<'a> {
     }
 
     /// Returns the contents of a resource as text.
-    pub(super) fn of_resource(&self, contents: &Bytes) -> Result<String, CommandError> {
+    pub(super) fn resource_text(&self, contents: &Bytes) -> Result<String, CommandError> {
         let object = Object::parse(contents).unwrap_or_default();
         let member = |name: &str| object.get_string(name).map(std::borrow::Cow::into_owned);
         match (member("text"), member("blob")) {
             (Some(text), _) => Ok(text),
-            (None, Some(base64)) => self.of_binary(&BinaryContent {
+            (None, Some(base64)) => self.save_or_describe(&BinaryContent {
                 kind: "resource",
                 mime_type: &member("mimeType").unwrap_or_default(),
                 uri: &member("uri").unwrap_or_default(),
@@ -92,7 +92,7 @@ impl<'a> ContentText<'a> {
     }
 
     /// Saves binary content, or describes it.
-    fn of_binary(&self, content: &BinaryContent<'_>) -> Result<String, CommandError> {
+    fn save_or_describe(&self, content: &BinaryContent<'_>) -> Result<String, CommandError> {
         let BinaryContent { kind, mime_type, uri, base64 } = content;
         let mime_type = if mime_type.is_empty() { "unknown type" } else { mime_type };
         let place = if uri.is_empty() { String::new() } else { format!(" {uri}") };
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     fn texts(save: Option<&Path>, result: &Value) -> Vec<String> {
-        ContentText::new(save).of_result(&Bytes::from(result.to_string())).unwrap()
+        ContentText::new(save).result_texts(&Bytes::from(result.to_string())).unwrap()
     }
 
     #[test]

@@ -50,7 +50,8 @@ pub(super) async fn run<T>(
     }
 }
 
-fn with_standalone_hint(mut error: CommandError, paths: &Paths) -> CommandError {
+/// Replaces a hint that does not help without a gateway.
+pub(super) fn with_standalone_hint(mut error: CommandError, paths: &Paths) -> CommandError {
     let server = error.data["server"].as_str();
     error.hint = error.hint.map(|hint| super::standalone_hint(&hint, server, paths));
     error
@@ -90,18 +91,15 @@ impl McpPeer {
 
     /// Splits `SERVER.NAME` at its first dot if the part before it is a declared server; else `to_selector` gets the name.
     pub(super) async fn select(&self, name: &str, to_selector: impl FnOnce(String) -> Selector) -> Selector {
-        if let Some((server, own_name)) = name.split_once('.')
-            && let Ok(server) = server.parse::<ServerId>()
-            && self.is_declared(&server).await
-        {
-            return Selector::OnServer(server, own_name.to_owned());
+        match split_at_dot(name, async |server| self.is_declared(server).await).await {
+            Some(QualifiedName { server, name }) => Selector::OnServer(server, name),
+            None => to_selector(name.to_owned()),
         }
-        to_selector(name.to_owned())
     }
 
     async fn is_declared(&self, server: &ServerId) -> bool {
         match self {
-            Self::Gateway(client) => client.get(&super::server_path(server.as_str())).await.is_ok(),
+            Self::Gateway(client) => is_declared_at(client, server).await,
             Self::Standalone(crib) => crib.contains(server),
         }
     }
@@ -126,6 +124,28 @@ impl McpPeer {
             }
         }
     }
+}
+
+/// Returns whether a gateway has a server.
+pub(super) async fn is_declared_at(client: &GatewayClient, server: &ServerId) -> bool {
+    client.get(&super::server_path(server.as_str())).await.is_ok()
+}
+
+/// A name on a declared server.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct QualifiedName {
+    pub(super) server: ServerId,
+    pub(super) name: String,
+}
+
+/// Splits `SERVER.NAME` at its first dot, if the part before it is a declared server.
+pub(super) async fn split_at_dot(
+    name: &str,
+    is_declared: impl AsyncFn(&ServerId) -> bool,
+) -> Option<QualifiedName> {
+    let (server, name) = name.split_once('.')?;
+    let server: ServerId = server.parse().ok()?;
+    is_declared(&server).await.then(|| QualifiedName { server, name: name.to_owned() })
 }
 
 /// Requests all pages of a list.

@@ -103,7 +103,7 @@ fn print_prompt(result: &Bytes, args: &PromptsArgs, out: &mut Output) -> Result<
             let message = Object::parse(&message).unwrap_or_default();
             let role = message.get_string("role").unwrap_or_default().into_owned();
             let block = message.get("content").cloned().unwrap_or_default();
-            texts.push(format!("{role}: {}", content.of_block(&block)?));
+            texts.push(format!("{role}: {}", content.block_text(&block)?));
         }
     }
     match out.json {

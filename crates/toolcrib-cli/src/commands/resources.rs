@@ -93,7 +93,7 @@ fn print_contents(result: &Bytes, args: &ResourcesArgs, out: &mut Output) -> Res
     let text = ContentText::new(save);
     let texts = match out.json && save.is_none() {
         true => Vec::new(),
-        false => contents.iter().map(|item| text.of_resource(item)).collect::<Result<_, _>>()?,
+        false => contents.iter().map(|item| text.resource_text(item)).collect::<Result<_, _>>()?,
     };
     match out.json {
         true => out.print_raw(result)?,

@@ -5,6 +5,7 @@ mod schema_text;
 
 use anyhow::Result;
 use serde_json::{Value, json};
+use toolcrib::search::MAX_QUERY_CHARS;
 use toolcrib::util::encoding;
 use toolcrib::{Caller, Crib};
 
@@ -20,8 +21,6 @@ use crate::report::tools::{FailureReport, ToolReport, ToolsReport, UnapprovedCou
 use crate::tool_listing::{self, ToolsWait};
 use layout::ServerCost;
 
-/// Characters of a query.
-const MAX_QUERY_CHARS: usize = 1000;
 /// Matches of a query that are shown on the terminal.
 const MAX_MATCHES: usize = 20;
 
@@ -62,7 +61,7 @@ pub(crate) async fn run(args: &ToolsArgs, paths: &Paths, out: &mut Output) -> Re
     }
 }
 
-/// Refuses a query that does not fit into the request to a gateway.
+/// Refuses a query of which only a part would be searched for.
 fn check_length(query: Option<&str>) -> Result<(), CommandError> {
     let length = query.map_or(0, |query| query.chars().count());
     if length <= MAX_QUERY_CHARS {

@@ -1,8 +1,7 @@
 //! One line about a tool: `name(arg: type, other?: type) – what it does`.
 
-use serde_json::Value;
 use toolcrib::Tool;
-use toolcrib::search::split_summary;
+use toolcrib::search::{split_summary, tool_arguments};
 
 /// Bytes of a line, so that ten of them and the last line are at most 1,200 bytes, about 300 tokens.
 const MAX_LINE: usize = 114;
@@ -10,8 +9,6 @@ const MAX_LINE: usize = 114;
 const MAX_SIGNATURE: usize = 76;
 /// Arguments in a full signature.
 const MAX_ARGUMENTS: usize = 40;
-/// Values of an argument that are named.
-const MAX_VALUES: usize = 4;
 
 /// The signature of a tool, in full and shortened.
 #[derive(Debug)]
@@ -24,55 +21,21 @@ pub(super) struct ToolSignature {
 
 /// Returns the signature of a tool: required arguments first, in the order of the schema.
 pub(super) fn tool_signature(tool: &Tool) -> ToolSignature {
-    let schema = tool.input_schema();
-    let required: Vec<&str> =
-        schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    let properties = schema["properties"].as_object();
-    let argument_type = |name: &str| properties.and_then(|properties| properties.get(name)).map(type_name);
-    let first: Vec<String> = required
-        .iter()
-        .map(|name| format!("{name}: {}", argument_type(name).unwrap_or_else(|| "any".to_owned())))
-        .collect();
-    let names = properties.into_iter().flatten().filter(|(name, _)| !required.contains(&name.as_str()));
-    let optional: Vec<String> =
-        names.map(|(name, schema)| format!("{name}?: {}", type_name(schema))).collect();
+    let arguments = tool_arguments(&tool.input_schema());
     let name = tool.public_name.to_string();
-    let mut all: Vec<&str> = first.iter().chain(&optional).map(String::as_str).collect();
-    if all.len() > MAX_ARGUMENTS {
-        all.truncate(MAX_ARGUMENTS);
-        all.push("…");
+    let mut all: Vec<String> = arguments.iter().take(MAX_ARGUMENTS).map(ToString::to_string).collect();
+    if arguments.len() > MAX_ARGUMENTS {
+        all.push("…".to_owned());
     }
-    let mut short: Vec<&str> = first.iter().map(String::as_str).collect();
-    if !optional.is_empty() {
-        short.push("…");
+    let required = arguments.iter().filter(|argument| argument.is_required);
+    let mut short: Vec<String> = required.map(ToString::to_string).collect();
+    if short.len() < arguments.len() {
+        short.push("…".to_owned());
     }
     ToolSignature {
         full: format!("{name}({})", all.join(", ")),
         required: format!("{name}({})", short.join(", ")),
         name,
-    }
-}
-
-/// Returns the type of an argument, in one word where possible.
-fn type_name(schema: &Value) -> String {
-    if let Some(values) = schema["enum"].as_array() {
-        let texts: Option<Vec<&str>> = values.iter().map(Value::as_str).collect();
-        if let Some(texts) = texts.filter(|texts| !texts.is_empty() && texts.len() <= MAX_VALUES) {
-            return texts.join("|");
-        }
-    }
-    match &schema["type"] {
-        Value::String(kind) if kind == "array" => match schema.get("items") {
-            Some(items) => format!("{}[]", type_name(items)),
-            None => "any[]".to_owned(),
-        },
-        Value::String(kind) => kind.clone(),
-        Value::Array(kinds) => {
-            let kinds: Vec<&str> =
-                kinds.iter().filter_map(Value::as_str).filter(|kind| *kind != "null").collect();
-            if kinds.is_empty() { "any".to_owned() } else { kinds.join("|") }
-        }
-        _ => "any".to_owned(),
     }
 }
 
@@ -107,7 +70,6 @@ pub(super) fn summary(text: &str, max: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn line_is_bounded_and_cut_between_words() {
@@ -121,20 +83,5 @@ mod tests {
         let signature =
             ToolSignature { full: "f(a: string)".into(), required: String::new(), name: "f".into() };
         assert_eq!(text_line(&signature, "Does it.\nMore."), "f(a: string) – Does it.");
-    }
-
-    #[test]
-    fn types_are_short() {
-        let cases = [
-            (json!({"type": "string"}), "string"),
-            (json!({"type": "array", "items": {"type": "integer"}}), "integer[]"),
-            (json!({"enum": ["a", "b"], "type": "string"}), "a|b"),
-            (json!({"type": ["string", "null"]}), "string"),
-            (json!({"anyOf": []}), "any"),
-            (json!(true), "any"),
-        ];
-        for (schema, expected) in cases {
-            assert_eq!(type_name(&schema), expected);
-        }
     }
 }

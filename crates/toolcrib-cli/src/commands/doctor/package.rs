@@ -88,8 +88,10 @@ impl Package {
             _ if is_python && args.first()? == "-m" => {
                 Some(Self::Module { python: program.to_owned(), name: args.get(1)?.clone() })
             }
-            "node" | "deno" | "bun" | "sh" | "bash" => script_of(args).map(|path| Self::Script(in_cwd(path))),
-            _ if is_python => script_of(args).map(|path| Self::Script(in_cwd(path))),
+            "node" | "deno" | "bun" | "sh" | "bash" => {
+                find_script(args).map(|path| Self::Script(in_cwd(path)))
+            }
+            _ if is_python => find_script(args).map(|path| Self::Script(in_cwd(path))),
             _ => None,
         }
     }
@@ -151,7 +153,7 @@ fn first_value<'a>(args: &'a [String], named: &[&str], value_flags: &[&str]) -> 
 }
 
 /// Returns the script that an interpreter runs: its first argument, if it has no flags before that.
-fn script_of(args: &[String]) -> Option<&str> {
+fn find_script(args: &[String]) -> Option<&str> {
     args.first().map(String::as_str).filter(|arg| !arg.starts_with('-') && arg.contains(['.', '/']))
 }
 

@@ -1,13 +1,13 @@
 //! The text of `tools` on a terminal: tools by server, one tool, and what tools cost.
 
 use serde_json::{Value, json};
+use toolcrib::access::expose::BYTES_PER_TOKEN;
+use toolcrib::search::{ToolArgument, tool_arguments};
 
 use super::schema_text;
 use crate::output::{truncate_line, wrap_words};
 use crate::report::tools::ToolReport;
 
-/// Bytes of a definition that count as one token.
-const BYTES_PER_TOKEN: usize = 4;
 /// Columns that a name may take in a list.
 const MAX_NAME_COLUMNS: usize = 48;
 /// Columns that a type may take in the list of arguments.
@@ -138,29 +138,29 @@ fn wrapped_keeping_indent(line: &str, width: usize) -> Vec<String> {
 }
 
 fn argument_lines(schema: &Value, width: usize) -> Vec<String> {
-    let arguments = schema_text::arguments(schema);
+    let arguments = tool_arguments(schema);
     if arguments.is_empty() {
         return vec![String::new(), "Arguments: none".to_owned()];
     }
-    let columns =
-        |texts: &dyn Fn(&schema_text::ArgumentText) -> usize| arguments.iter().map(texts).max().unwrap_or(0);
+    let columns = |texts: &dyn Fn(&ToolArgument) -> usize| arguments.iter().map(texts).max().unwrap_or(0);
     let name_columns = columns(&|argument| argument.name.chars().count()).min(MAX_NAME_COLUMNS);
-    let type_columns = columns(&|argument| argument.type_text.chars().count()).min(MAX_TYPE_COLUMNS);
+    let type_columns = columns(&|argument| argument.type_name.chars().count()).min(MAX_TYPE_COLUMNS);
     let mut lines = vec![String::new(), "Arguments:".to_owned()];
     for argument in &arguments {
         let need = if argument.is_required { "required" } else { "optional" };
         let head =
-            format!("  {:<name_columns$}  {:<type_columns$}  {need}", argument.name, argument.type_text);
+            format!("  {:<name_columns$}  {:<type_columns$}  {need}", argument.name, argument.type_name);
+        let description = schema_text::describe(&schema["properties"][&argument.name]);
         let rest = width.saturating_sub(head.chars().count() + 2);
         if rest >= 20 {
-            let texts = wrap_words(&argument.description, rest);
+            let texts = wrap_words(&description, rest);
             let column = head.chars().count() + 2;
             let mut texts = texts.into_iter();
             lines.push(format!("{head}  {}", texts.next().unwrap_or_default()).trim_end().to_owned());
             lines.extend(indented(texts.collect(), column));
         } else {
             lines.push(head);
-            lines.extend(indented(wrap_words(&argument.description, width.saturating_sub(6)), 6));
+            lines.extend(indented(wrap_words(&description, width.saturating_sub(6)), 6));
         }
     }
     lines

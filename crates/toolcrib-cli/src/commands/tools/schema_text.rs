@@ -2,46 +2,17 @@
 
 use serde_json::{Map, Value, json};
 use toolcrib::access::schema::Schema;
+use toolcrib::search::tool_arguments;
 
 /// The depth to which schemas are followed.
 const MAX_DEPTH: usize = 8;
 /// Values of an enumeration that are shown.
 const MAX_SHOWN_VALUES: usize = 12;
 
-/// One argument of a tool.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct ArgumentText {
-    pub(super) name: String,
-    pub(super) type_text: String,
-    pub(super) is_required: bool,
-    pub(super) description: String,
-}
-
-/// Returns the arguments that a schema declares: required ones first, in the order in which they are required.
-pub(super) fn arguments(schema: &Value) -> Vec<ArgumentText> {
-    let required = required_names(schema);
-    let properties = schema["properties"].as_object().into_iter().flatten();
-    let mut arguments: Vec<ArgumentText> = properties
-        .map(|(name, member)| ArgumentText {
-            name: name.clone(),
-            type_text: type_text(member, schema, 0),
-            is_required: required.contains(&name.as_str()),
-            description: describe(member),
-        })
-        .collect();
-    let place = |argument: &ArgumentText| required.iter().position(|name| *name == argument.name);
-    arguments.sort_by_key(|argument| place(argument).unwrap_or(usize::MAX));
-    arguments
-}
-
 /// Returns the tool as a function: `name(a: string, b?: integer)`.
 pub(super) fn signature(name: &str, schema: &Value) -> String {
-    let argument = |argument: ArgumentText| {
-        let mark = if argument.is_required { "" } else { "?" };
-        format!("{}{mark}: {}", argument.name, argument.type_text)
-    };
-    let list: Vec<String> = arguments(schema).into_iter().map(argument).collect();
-    format!("{name}({})", list.join(", "))
+    let arguments: Vec<String> = tool_arguments(schema).iter().map(ToString::to_string).collect();
+    format!("{name}({})", arguments.join(", "))
 }
 
 /// Returns the words of an example call: required arguments with values that their schemas accept. All arguments, if the
@@ -77,10 +48,17 @@ fn required_names(schema: &Value) -> Vec<&str> {
     schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
-/// Returns the description with the default and the bounds.
-fn describe(member: &Value) -> String {
+/// Returns the description of an argument, with its values, its default and its bounds.
+pub(super) fn describe(member: &Value) -> String {
     let description = member["description"].as_str().or(member["title"].as_str()).unwrap_or_default();
     let mut parts: Vec<String> = Vec::new();
+    if let Some(values) = member["enum"].as_array() {
+        let mut shown: Vec<String> = values.iter().take(MAX_SHOWN_VALUES).map(Value::to_string).collect();
+        if values.len() > MAX_SHOWN_VALUES {
+            shown.push("…".to_owned());
+        }
+        parts.push(format!("one of {}", shown.join(", ")));
+    }
     for (key, label) in [("default", "default"), ("minimum", "at least"), ("maximum", "at most")] {
         if let Some(value) = member.get(key).filter(|value| !value.is_null()) {
             parts.push(format!("{label} {value}"));
@@ -98,44 +76,6 @@ fn describe(member: &Value) -> String {
 fn resolve<'v>(member: &'v Value, root: &'v Value) -> &'v Value {
     let target = member["$ref"].as_str().and_then(|path| root.pointer(path.strip_prefix('#')?));
     target.unwrap_or(member)
-}
-
-/// Returns the type in words: `string`, `integer or null`, `"a" | "b"`, `array of string`.
-pub(super) fn type_text(member: &Value, root: &Value, depth: usize) -> String {
-    let member = resolve(member, root);
-    if depth > MAX_DEPTH {
-        return "any".to_owned();
-    }
-    if let Some(value) = member.get("const") {
-        return value.to_string();
-    }
-    if let Some(values) = member["enum"].as_array() {
-        let mut shown: Vec<String> = values.iter().take(MAX_SHOWN_VALUES).map(Value::to_string).collect();
-        if values.len() > MAX_SHOWN_VALUES {
-            shown.push("…".to_owned());
-        }
-        return shown.join(" | ");
-    }
-    for keyword in ["anyOf", "oneOf"] {
-        if let Some(choices) = member[keyword].as_array() {
-            let mut texts: Vec<String> =
-                choices.iter().map(|choice| type_text(choice, root, depth + 1)).collect();
-            texts.dedup();
-            return texts.join(" | ");
-        }
-    }
-    let name = |name: &str| match name {
-        "array" => format!("array of {}", type_text(&member["items"], root, depth + 1)),
-        name => name.to_owned(),
-    };
-    match &member["type"] {
-        Value::String(text) => name(text),
-        Value::Array(names) => {
-            names.iter().filter_map(Value::as_str).map(name).collect::<Vec<_>>().join(" | ")
-        }
-        _ if member["properties"].is_object() => "object".to_owned(),
-        _ => "any".to_owned(),
-    }
 }
 
 /// Returns a value that a schema accepts, as far as its usual keywords tell.
@@ -217,16 +157,17 @@ mod tests {
     }
 
     #[test]
-    fn arguments_have_types_and_bounds() {
-        let texts: Vec<String> = arguments(&schema())
-            .into_iter()
-            .map(|argument| format!("{} {}: {}", argument.name, argument.type_text, argument.description))
-            .collect();
-        assert!(texts.contains(&"path string: Where to look".to_owned()), "{texts:?}");
-        assert_eq!(texts.last().unwrap(), "count integer | null: default 10, at most 50");
+    fn descriptions_have_values_defaults_and_bounds() {
+        let properties = &schema()["properties"];
+        assert_eq!(describe(&properties["path"]), "Where to look");
+        assert_eq!(describe(&properties["count"]), "default 10, at most 50");
+        assert_eq!(describe(&properties["mode"]), r#"one of "fast", "it's slow""#);
         let signature = signature("f", &schema());
-        assert!(signature.contains("tags: array of string"), "{signature}");
-        assert!(signature.ends_with("count?: integer | null)"), "{signature}");
+        assert!(
+            signature
+                .ends_with("tags: string[], at: string, point: object, level: integer, count?: integer)"),
+            "{signature}"
+        );
     }
 
     /// Returns the words of the example, and whether the schema accepts them.

@@ -22,7 +22,10 @@ use crate::http_client::{Connector, build_client, root_cause};
 /// Cancel safe.
 pub async fn fetch_json(url: &str, limit: usize, time: Duration) -> Result<Bytes, String> {
     let url: Uri = url.parse().map_err(|error| format!("invalid URL: {error}"))?;
-    let connector = Connector::new(&url)?;
+    let target = url.clone();
+    // Reads the certificates of the system.
+    let connector = tokio::task::spawn_blocking(move || Connector::new(&target)).await;
+    let connector = connector.map_err(|error| error.to_string())??;
     let mut request = Request::get(&url).header(ACCEPT, HeaderValue::from_static("application/json"));
     if let Some(authorization) = connector.proxy_authorization(&url) {
         request = request.header(PROXY_AUTHORIZATION, authorization);
