@@ -49,7 +49,7 @@ pub(crate) use self::handle::StampedConfig;
 use self::idle_exit::{ConnectionCount, CountedStream, wait_until_unused};
 pub(crate) use self::listener::GatewayMode;
 use self::listener::{GatewayListeners, Listener};
-pub(crate) use self::lock::StartLock;
+pub(crate) use self::lock::{CANNOT_LOCK, StartLock};
 use self::log_files::LogFiles;
 pub(crate) use self::log_files::read_log;
 pub(crate) use self::other_gateway::{OtherGateway, STOP_GRACE};

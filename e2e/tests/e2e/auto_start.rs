@@ -195,10 +195,10 @@ fn activated_own_socket_is_kept_for_the_next_gateway() {
     }
     let home = Home::new(PROGRAM, &config());
     let mut first = home.serve();
-    let socket = std::fs::read_to_string(
-        std::fs::read_dir(home.file("state/gateways")).unwrap().next().unwrap().unwrap().path(),
-    )
-    .unwrap();
+    let records = std::fs::read_dir(home.file("state/gateways")).unwrap();
+    let mut records = records.map(|record| record.unwrap().path());
+    let record = records.find(|path| path.extension().is_some_and(|kind| kind == "address")).unwrap();
+    let socket = std::fs::read_to_string(record).unwrap();
     assert!(first.stop().success());
     let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
     rustix::io::fcntl_setfd(&listener, rustix::io::FdFlags::empty()).unwrap();

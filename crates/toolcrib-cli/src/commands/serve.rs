@@ -16,7 +16,8 @@ use crate::cli::ServeArgs;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::gateway::{
-    Gateway, GatewayHandle, GatewayMode, OtherGateway, SignalRequest, Signals, StampedConfig, StartLock,
+    CANNOT_LOCK, Gateway, GatewayHandle, GatewayMode, OtherGateway, SignalRequest, Signals, StampedConfig,
+    StartLock,
 };
 use crate::output::Output;
 use crate::paths::Paths;
@@ -48,7 +49,7 @@ pub(crate) async fn run(args: &ServeArgs, paths: &Paths, out: &mut Output) -> Re
     // Held until this gateway runs, so that agents do not start another one in the background meanwhile.
     let start_lock = match is_background {
         true => None,
-        false => Some(replace_background_gateway(paths, &config, out).await?),
+        false => replace_background_gateway(paths, &config, out).await?,
     };
     if is_background {
         std::env::set_current_dir(paths.gateway_folder())?;
@@ -113,8 +114,13 @@ pub(super) async fn replace_background_gateway(
     paths: &Paths,
     config: &Config,
     out: &mut Output,
-) -> Result<StartLock> {
-    let lock = StartLock::acquire(paths, START_LOCK_TIMEOUT).await?;
+) -> Result<Option<StartLock>> {
+    let lock = match StartLock::acquire(paths, START_LOCK_TIMEOUT).await {
+        Ok(lock) => Some(lock),
+        // If the file cannot be written, agents cannot start a gateway either.
+        Err(error) if error.code == CANNOT_LOCK => None,
+        Err(error) => return Err(error.into()),
+    };
     if let Some(other) = OtherGateway::find(paths)?.filter(|other| other.auto_started) {
         out.print_note(&format!("stopping the gateway that runs in the background (pid {})", other.pid))?;
         other.stop(config.limits.drain).await?;

@@ -255,7 +255,8 @@ mod tests {
         };
         assert_eq!(listing_path(&args), "/api/v1/tools?refresh=1&wait=1&q=a%20%26%20b");
         assert!(
-            check_length(args.query.as_deref()).is_ok() && check_length(Some(&"é".repeat(1001))).is_err()
+            check_length(args.query.as_deref()).is_ok()
+                && check_length(Some(&"é".repeat(MAX_QUERY_CHARS + 1))).is_err()
         );
         let args = ToolsArgs { query: None, wait: false, refresh: false, ..args };
         assert_eq!(listing_path(&args), "/api/v1/tools");

@@ -18,6 +18,9 @@ use crate::paths::Paths;
 /// The second line of the lock file of a gateway that `toolcrib stdio` started.
 const AUTO_STARTED: &str = "auto-started";
 
+/// The code of the error for a lock file that cannot be opened.
+pub(crate) const CANNOT_LOCK: &str = "cannot_lock";
+
 /// A lock held for the life of the gateway. The file is never removed, or two gateways could lock two files of one name.
 #[derive(Debug)]
 pub(super) struct GatewayLock {
@@ -147,7 +150,7 @@ fn open_options() -> OpenOptions {
 
 fn cannot_lock(path: &Path, error: &io::Error) -> CommandError {
     let message = format!("cannot lock `{}`: {error}", path.display());
-    CommandError::new(ExitStatus::Failure, "cannot_lock", message)
+    CommandError::new(ExitStatus::Failure, CANNOT_LOCK, message)
 }
 
 pub(super) fn already_running(path: &Path) -> CommandError {

@@ -96,6 +96,26 @@ fn failed_installation_leaves_nothing_and_foreign_units_stay() {
 }
 
 #[test]
+fn installation_is_repeated_over_the_running_service() {
+    let home = ServiceHome::new(
+        "case \"$2\" in show) cat \"$HOME/pid\" ;; enable) [ ! -e \"$HOME/broken\" ] ;; esac",
+    );
+    home.run(&["install"]).expect(0);
+    let gateway = home.home.0.serve();
+    let install = |listen: &str| home.run(&["install", "--listen", listen]);
+    assert!(install("127.0.0.1:7718").expect(1).stderr.contains("toolcrib stop-gateway"));
+    std::fs::write(home.home.0.file("pid"), format!("{}\n", gateway.pid())).unwrap();
+    install("127.0.0.1:7718").expect(0);
+    let texts = || home.files().iter().map(|file| std::fs::read_to_string(file).unwrap()).collect::<Vec<_>>();
+    let installed = texts();
+    assert!(installed[1].contains("127.0.0.1:7718"), "{installed:?}");
+    std::fs::write(home.home.0.file("broken"), "").unwrap();
+    let failed = install("127.0.0.1:7719").expect(1).stderr;
+    assert!(failed.contains("enable toolcrib.socket"), "{failed}");
+    assert_eq!(texts(), installed, "the previous service is restored");
+}
+
+#[test]
 fn service_without_a_manager_is_not_needed() {
     let home = ServiceHome::new("exit 1");
     let result = home.run(&["install"]).expect(0);
