@@ -62,7 +62,7 @@ fn add_and_check_name_what_is_missing() {
     let header = "Authorization: Bearer ${secret:y-token}";
     home.run(&["add", "y", "https://y.example/mcp", "-H", header]).expect(0);
     let check = home.run(&["check"]).expect(0);
-    for part in [program, variable, "the secret `y-token` is not set", "hint: toolcrib secret set y-token"] {
+    for part in [program, variable, "secret `y-token` is not set", "hint: toolcrib secret set y-token"] {
         assert!(check.stdout.contains(part), "{part} in {}", check.stdout);
     }
     assert!(std::fs::read_to_string(home.config()).unwrap().contains("inherit-env = [\"WORK_DIR\"]"));
