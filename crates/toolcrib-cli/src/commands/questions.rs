@@ -65,7 +65,7 @@ pub(super) async fn send_with_answers(
         let ResponsePayload::Result(result) = &response else { return Ok(response) };
         let needed = input::parse_required_input(result).map_err(|error| CommandError::unexpected(&error))?;
         let Some(RequiredInput { requests, state }) = needed else { return Ok(response) };
-        let answers = answer_all(prompter, Asker::find(result, server), requests).await?;
+        let answers = answer_all(prompter, QuestionSource::find(result, server), requests).await?;
         params.set_unchecked(input::INPUT_RESPONSES, answers);
         match state {
             Some(state) => params.set_unchecked(input::REQUEST_STATE, state),
@@ -78,7 +78,7 @@ pub(super) async fn send_with_answers(
 
 /// The sender of questions.
 #[derive(Debug, Clone)]
-enum Asker {
+enum QuestionSource {
     /// toolcrib itself, for an approval.
     Toolcrib,
     /// A server, by its name in the config.
@@ -87,7 +87,7 @@ enum Asker {
     Unnamed(Option<String>),
 }
 
-impl Asker {
+impl QuestionSource {
     /// Finds who asks in a result. `server` is the name of the called server in the config, if it is known.
     fn find(result: &Bytes, server: Option<&str>) -> Self {
         if input::is_own_question(result) {
@@ -116,13 +116,13 @@ impl Asker {
 /// Asks the person every question. Runs on a blocking thread, so that signals are noticed meanwhile.
 async fn answer_all(
     prompter: Prompter,
-    asker: Asker,
+    source: QuestionSource,
     requests: Vec<InputRequest>,
 ) -> Result<Bytes, CommandError> {
     let answers = tokio::task::spawn_blocking(move || {
         let mut answers = Map::new();
         for request in requests {
-            let answer = answer_request(prompter, &asker, &request)?;
+            let answer = answer_request(prompter, &source, &request)?;
             answers.insert(request.key, answer);
         }
         Ok(Value::Object(answers).to_string().into())
@@ -130,14 +130,18 @@ async fn answer_all(
     answers.await.map_err(|error| CommandError::unexpected(&error))?
 }
 
-fn answer_request(prompter: Prompter, asker: &Asker, request: &InputRequest) -> Result<Value, CommandError> {
+fn answer_request(
+    prompter: Prompter,
+    source: &QuestionSource,
+    request: &InputRequest,
+) -> Result<Value, CommandError> {
     if request.method != ELICIT {
         let message = format!("the server sent `{}`, which a command cannot answer", request.method);
         let hint = "use this tool in an agent that supports it";
         return Err(CommandError::new(ExitStatus::ToolError, "server_error", message).hint(hint));
     }
     let params = request.params.as_ref().and_then(|raw| serde_json::from_slice(raw).ok());
-    let question = Question { asker, params: params.unwrap_or_default() };
+    let question = Question { source, params: params.unwrap_or_default() };
     let mut ask = |text: &str| prompter.ask_line(text);
     question.ask(&mut ask).map_err(|error| CommandError::unexpected(&error))
 }
@@ -147,7 +151,7 @@ type AskLine<'a> = &'a mut dyn FnMut(&str) -> std::io::Result<Option<String>>;
 
 /// An elicitation.
 struct Question<'a> {
-    asker: &'a Asker,
+    source: &'a QuestionSource,
     params: Value,
 }
 
@@ -155,7 +159,7 @@ impl Question<'_> {
     /// Asks the person. Returns the result of the elicitation.
     fn ask(&self, ask: AskLine<'_>) -> std::io::Result<Value> {
         let message = self.params["message"].as_str().unwrap_or("input is needed");
-        let message = format!("{}: {message}", self.asker.intro());
+        let message = format!("{}: {message}", self.source.intro());
         if self.params["mode"] == "url" {
             return self.ask_for_visit(&message, ask);
         }
@@ -350,7 +354,8 @@ mod tests {
             shown.push('\n');
             Ok(lines.next().map(|&line| line.to_owned()))
         };
-        let result = Question { asker: &Asker::Server("forms".to_owned()), params }.ask(&mut ask).unwrap();
+        let result =
+            Question { source: &QuestionSource::Server("forms".to_owned()), params }.ask(&mut ask).unwrap();
         (result, shown)
     }
 
@@ -380,10 +385,10 @@ mod tests {
     #[test]
     fn server_that_calls_itself_toolcrib_does_not_ask_as_toolcrib() {
         let result = json!({"_meta": {meta::SERVER_INFO: {"name": "toolcrib"}}}).to_string().into();
-        assert_eq!(Asker::find(&result, Some("evil")).intro(), "server `evil` asks");
-        assert_eq!(Asker::find(&result, None).intro(), "a server that calls itself `toolcrib` asks");
+        assert_eq!(QuestionSource::find(&result, Some("evil")).intro(), "server `evil` asks");
+        assert_eq!(QuestionSource::find(&result, None).intro(), "a server that calls itself `toolcrib` asks");
         let own = input::input_required_result(&[], None, input::Questioner::Toolcrib);
-        assert_eq!(Asker::find(&own, Some("git")).intro(), "toolcrib asks for your approval");
+        assert_eq!(QuestionSource::find(&own, Some("git")).intro(), "toolcrib asks for your approval");
     }
 
     #[test]
@@ -418,7 +423,8 @@ mod tests {
     async fn only_elicitations_are_answered() {
         let request =
             InputRequest { key: "k".to_owned(), method: "sampling/createMessage".to_owned(), params: None };
-        let error = answer_all(Prompter::none(), Asker::Unnamed(None), vec![request]).await.unwrap_err();
+        let error =
+            answer_all(Prompter::none(), QuestionSource::Unnamed(None), vec![request]).await.unwrap_err();
         assert!(error.message.contains("sampling/createMessage"), "{error}");
     }
 }

@@ -68,6 +68,7 @@ pub fn parse_required_input(result: &Bytes) -> Result<Option<RequiredInput>, Loo
 
 /// The sender of requests for input.
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub enum Questioner<'a> {
     /// A server, with its name and version if they are known.
     Server(Option<&'a Bytes>),
