@@ -11,7 +11,7 @@ use toolcrib::spec::Endpoint;
 use toolcrib::util::clock::wall_time;
 use toolcrib::{ServerId, ServerSpec};
 
-use self::redirect_listener::RedirectListener;
+use self::redirect_listener::{Redirect, RedirectListener};
 use crate::cli::{LoginArgs, LogoutArgs};
 use crate::client::GatewayClient;
 use crate::command_error::CommandError;
@@ -124,7 +124,7 @@ async fn log_in(
     let failed = |error: OAuthError| login_error(&spec.id, &error);
     let unexpected = |error: std::io::Error| CommandError::unexpected(&error);
     let port = last_port(logins, &spec.id).await;
-    let listener = RedirectListener::bind(port).await.map_err(unexpected)?;
+    let mut listener = RedirectListener::bind(port).await.map_err(unexpected)?;
     let redirect_uri = listener.redirect_uri();
     let login = Login::start(LoginRequest { server: spec, logins, redirect_uri: &redirect_uri });
     let login = login.await.map_err(failed)?;
@@ -140,7 +140,7 @@ async fn log_in(
         let hint = "if the browser runs on another machine, paste the URL that it ends at here:";
         out.print_stderr(hint).map_err(unexpected)?;
     }
-    let redirect = tokio::time::timeout(args.timeout, listener.wait(can_paste));
+    let redirect = tokio::time::timeout(args.timeout, next_redirect(&mut listener, &login, can_paste));
     let interrupted =
         super::until_interrupted(redirect).await.map_err(|error| CommandError::unexpected(&error))?;
     let Some(redirect) = interrupted else { return Ok(None) };
@@ -151,8 +151,28 @@ async fn log_in(
     })?;
     let redirect = redirect.map_err(unexpected)?;
     let finished = login.finish(&redirect.url).await;
-    redirect.answer(finished.as_ref().err()).await;
+    let page = match &finished {
+        Ok(_) => "You are logged in. You can close this page.".to_owned(),
+        Err(error) => format!("The login failed: {error}"),
+    };
+    redirect.answer(page).await;
     finished.map(Some).map_err(failed)
+}
+
+/// Waits for the redirect of a login. Any page in a browser can send requests to the port, so those without the login's
+/// `state` are refused and do not end it. A URL that the person pastes is always taken.
+async fn next_redirect(
+    listener: &mut RedirectListener,
+    login: &Login,
+    can_paste: bool,
+) -> std::io::Result<Redirect> {
+    loop {
+        let redirect = listener.next(can_paste).await?;
+        if redirect.is_pasted() || login.has_state(&redirect.url) {
+            return Ok(redirect);
+        }
+        redirect.answer("This page does not belong to the login.".to_owned()).await;
+    }
 }
 
 /// Returns the port of the last login to a server.

@@ -152,6 +152,12 @@ impl Login {
         Ok(summary)
     }
 
+    /// Returns whether a redirect has the `state` of this login.
+    pub fn has_state(&self, redirect: &str) -> bool {
+        let state = RedirectQuery::from_url(redirect).state;
+        bool::from(state.unwrap_or_default().as_bytes().ct_eq(self.state.as_bytes()))
+    }
+
     /// Returns the code of a redirect that belongs to this login.
     fn check_redirect(&self, redirect: &str) -> Result<String, OAuthError> {
         let invalid = |message: &str| OAuthError::new(OAuthErrorKind::InvalidRedirect, message);
@@ -159,13 +165,11 @@ impl Login {
         if redirect.split(['?', '#']).next() != Some(self.redirect_uri.as_str()) {
             return Err(invalid(&format!("the URL must start with `{}?`", self.redirect_uri)));
         }
-        let query = redirect.split_once('?').map(|(_, query)| query).unwrap_or_default();
-        let query = RedirectQuery::parse(query.split('#').next().unwrap_or_default());
-        let state = query.state.unwrap_or_default();
-        if !bool::from(state.as_bytes().ct_eq(self.state.as_bytes())) {
+        if !self.has_state(redirect) {
             let message = "the redirect belongs to another login: its `state` is not the one that was sent";
             return Err(OAuthError::new(OAuthErrorKind::WrongState, message));
         }
+        let query = RedirectQuery::from_url(redirect);
         self.check_iss(query.iss.as_deref())?;
         if let Some(error) = query.error {
             let description = query.error_description.map(|text| format!(": {text}")).unwrap_or_default();
@@ -233,6 +237,11 @@ struct RedirectQuery {
 }
 
 impl RedirectQuery {
+    fn from_url(url: &str) -> Self {
+        let query = url.split_once('?').map(|(_, query)| query).unwrap_or_default();
+        Self::parse(query.split('#').next().unwrap_or_default())
+    }
+
     fn parse(query: &str) -> Self {
         let mut parsed = Self::default();
         for pair in query.split('&') {
