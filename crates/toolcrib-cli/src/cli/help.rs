@@ -1,6 +1,7 @@
-//! The help of the program: its verbs in groups, and the options of every command once.
+//! The help of the program: its verbs in groups, and the options of every command once; arguments of `help`, `explain` and
+//! `completions`.
 
-use clap::{CommandFactory as _, FromArgMatches as _};
+use clap::{Args, CommandFactory as _, FromArgMatches as _, ValueEnum};
 
 use super::Cli;
 
@@ -111,6 +112,44 @@ pub(crate) fn program_help() -> String {
     }
     help += OPTIONS;
     help + "\nExamples of a command: toolcrib help call\n"
+}
+
+/// Arguments of `help`.
+#[derive(Debug, Args)]
+pub(crate) struct HelpArgs {
+    /// The command
+    #[arg(value_name = "COMMAND")]
+    pub(crate) verbs: Vec<String>,
+}
+
+/// Arguments of `explain`.
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    /// The kind of an error, its number, or a failure class
+    #[arg(allow_negative_numbers = true)]
+    pub(crate) code: Option<String>,
+}
+
+/// Arguments of `completions`.
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    pub(crate) shell: ShellArg,
+}
+
+/// A shell with completions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ShellArg {
+    /// Bash.
+    Bash,
+    /// Zsh.
+    Zsh,
+    /// Fish.
+    Fish,
+    /// PowerShell.
+    Powershell,
+    /// Elvish.
+    Elvish,
 }
 
 #[cfg(test)]

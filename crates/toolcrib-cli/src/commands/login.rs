@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 use toolcrib::config::Config;
 use toolcrib::oauth::{Login, LoginRequest, LoginSummary, Logins, OAuthError, OAuthErrorKind};
 use toolcrib::spec::Endpoint;
+use toolcrib::spec::auth::Grant;
 use toolcrib::util::clock::wall_time;
+use toolcrib::util::format::format_duration;
 use toolcrib::{ServerId, ServerSpec};
 
 use self::redirect_listener::{Redirect, RedirectListener};
@@ -73,9 +75,14 @@ fn find_remote<'a>(name: &str, config: &'a Config) -> Result<&'a ServerSpec, Com
         let message = format!("`{name}` runs on this machine and needs no login");
         return Err(CommandError::usage(message).hint(format!("toolcrib show {name}")));
     };
-    if remote.headers.keys().any(|header| header.eq_ignore_ascii_case("authorization")) {
+    if remote.has_authorization() {
         let message =
             format!("`{name}` has an `Authorization` header in the config, which is used instead of a login");
+        return Err(CommandError::usage(message).hint(format!("toolcrib why {name}")));
+    }
+    if remote.auth.grant != Grant::AuthorizationCode {
+        let grant = remote.auth.grant.as_str();
+        let message = format!("`{name}` gets its tokens with `grant = \"{grant}\"` and needs no login");
         return Err(CommandError::usage(message).hint(format!("toolcrib why {name}")));
     }
     Ok(spec)
@@ -145,7 +152,7 @@ async fn log_in(
         super::until_interrupted(redirect).await.map_err(|error| CommandError::unexpected(&error))?;
     let Some(redirect) = interrupted else { return Ok(None) };
     let redirect = redirect.map_err(|_| {
-        let message = format!("no login to `{}` within {:?}", spec.id, args.timeout);
+        let message = format!("no login to `{}` within {}", spec.id, format_duration(args.timeout));
         CommandError::new(ExitStatus::TimedOut, "login_timeout", message)
             .hint(format!("toolcrib login {}", spec.id))
     })?;
