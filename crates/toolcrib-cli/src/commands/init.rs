@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use serde_json::{Value, json};
-use toolcrib_agents::agents::{AgentFileScope, AgentPaths};
+use toolcrib_agents::agents::{Agent, AgentFileScope, AgentPaths};
 use toolcrib_agents::export;
 
 use self::journal::{FileUndo, InitJournal, InitRecord, RecordedFile};
@@ -24,6 +24,7 @@ use crate::exit::ExitStatus;
 use crate::gateway::OtherGateway;
 use crate::output::Output;
 use crate::paths::Paths;
+use crate::progress::{ServerSource, Wait};
 use crate::report::tools::{FailureReport, ToolsReport};
 use crate::secrets::SecretLocator;
 
@@ -41,8 +42,8 @@ pub(crate) async fn run(
     let agent_paths = AgentPaths::from_env()?;
     if args.undo {
         let report = undo(&agent_paths, paths, &locator)?;
-        update_gateway_after_undo(paths, out).await?;
         print_undo(&report, &agent_paths, out)?;
+        update_gateway_after_undo(paths, out).await?;
         return Ok(if report.left.is_empty() { ExitStatus::Success } else { ExitStatus::CheckFailed });
     }
     let mut plan = InitPlan::new(agent_paths, paths, config_flag, &locator)?;
@@ -203,9 +204,11 @@ fn undo(agent_paths: &AgentPaths, paths: &Paths, locator: &SecretLocator) -> Res
     let mut report = UndoReport::default();
     for (number, record) in records {
         let left = undo_files(&record, agent_paths, paths, &mut report)?;
-        // A file that was not restored still needs the secrets and the gateway.
+        // An agent that was not restored still needs the gateway, and each file that was not restored the secrets.
+        if record.service && left.files.iter().all(|file| file.agent.is_none()) {
+            report.service_removed |= service_step::remove(paths)?;
+        }
         if left.files.is_empty() {
-            report.service_removed |= record.service && service_step::remove(paths)?;
             record.secrets.iter().try_for_each(|name| locator.remove(name).map(|_| ()))?;
         }
         journal.finish(number, &left)?;
@@ -242,7 +245,10 @@ fn undo_files(
 /// toolcrib start it again.
 async fn update_gateway_after_undo(paths: &Paths, out: &mut Output) -> Result<()> {
     match OtherGateway::find(paths)? {
-        Some(other) if other.auto_started => Ok(other.stop(paths.sources().load().limits.drain).await?),
+        Some(other) if other.auto_started => {
+            let stopped = other.stop(paths.sources().load().limits.drain);
+            Ok(Wait::new("stopping the gateway", ServerSource::None).run(stopped).await?)
+        }
         Some(_) => Ok(GatewayUpdate::reload(paths).await.print(out)?),
         None => Ok(()),
     }
@@ -270,9 +276,13 @@ fn print_undo(report: &UndoReport, agent_paths: &AgentPaths, out: &mut Output) -
             Some(backup) => format!("its contents before are in `{}`", backup.display()),
             None => "it did not exist before".to_owned(),
         };
-        let hint =
-            "toolcrib export AGENT --undo removes only the entry of toolcrib and puts back what it replaced";
-        out.warn(&format!("`{path}` was edited since and is not changed; {before}"), Some(hint))?;
+        let hint = match file.agent {
+            Some(Agent { id, .. }) => format!(
+                "toolcrib export {id} --undo removes only the entry of toolcrib and puts back what it replaced"
+            ),
+            None => "toolcrib rm NAME removes a server that you no longer need".to_owned(),
+        };
+        out.warn(&format!("`{path}` was edited since and is not changed; {before}"), Some(&hint))?;
     }
     Ok(())
 }

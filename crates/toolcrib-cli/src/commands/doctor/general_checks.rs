@@ -38,7 +38,8 @@ pub(super) async fn check_gateway(
 
 async fn check_running_gateway(client: &GatewayClient, paths: &Paths) -> Check {
     let other = OtherGateway::find(paths).ok().flatten();
-    let starter = if other.is_some_and(|other| other.auto_started) { ", started by an agent" } else { "" };
+    let starter =
+        if other.is_some_and(|other| other.auto_started) { ", started in the background" } else { "" };
     match client.fetch::<GatewayReport>("/api/v1/status").await {
         Ok(GatewayReport { version, pid, .. }) if version == env!("CARGO_PKG_VERSION") => {
             Check::pass("gateway", format!("version {version} is running as pid {pid}{starter}"))

@@ -15,6 +15,7 @@ use crate::exit::ExitStatus;
 use crate::gateway::OtherGateway;
 use crate::listen::ListenAddr;
 use crate::paths::Paths;
+use crate::progress::{ServerSource, Wait};
 
 /// The first line of files that this command wrote.
 pub(super) const MARKER: &str = "# Written by `toolcrib service install`.";
@@ -107,9 +108,11 @@ impl UserService {
         self.manager.as_str()
     }
 
-    /// Returns the paths of its files.
-    pub(super) fn files(&self) -> Result<Vec<PathBuf>> {
-        self.manager.files(&self.name)
+    /// Returns the paths of its files. Fails if there are files of this name that toolcrib did not write.
+    fn own_files(&self) -> Result<Vec<PathBuf>> {
+        let files = self.manager.files(&self.name)?;
+        files.iter().try_for_each(|file| refuse_foreign_file(file))?;
+        Ok(files)
     }
 
     /// Returns whether its files exist.
@@ -117,9 +120,7 @@ impl UserService {
     /// # Errors
     /// If there are files of this name that toolcrib did not write.
     pub(in crate::commands) fn is_installed(&self) -> Result<bool> {
-        let files = self.files()?;
-        files.iter().try_for_each(|file| refuse_foreign_file(file))?;
-        Ok(files.iter().any(|file| file.exists()))
+        Ok(self.own_files()?.iter().any(|file| file.exists()))
     }
 
     /// Prepares the installation, and changes nothing.
@@ -162,7 +163,7 @@ impl UserService {
     /// Returns the commands that remove the service.
     pub(super) fn removal_plan(&self) -> Result<ServicePlan> {
         let (before, after) = self.manager.remove_commands(&self.name);
-        let files = self.files()?;
+        let files = self.own_files()?;
         let removed = files.iter().map(|file| command(&["rm", &file.display().to_string()]));
         let commands = before.into_iter().chain(removed).chain(after).collect();
         Ok(ServicePlan { files: Vec::new(), commands })
@@ -179,7 +180,7 @@ impl UserService {
 
     /// Asks the manager for the state of the service.
     pub(in crate::commands) fn state(&self) -> Result<ServiceState> {
-        let files = self.files()?;
+        let files = self.manager.files(&self.name)?;
         let command = match self.manager {
             ServiceManager::Systemd => systemd::status_command(&self.name),
             ServiceManager::Launchd => launchd::status_command(&self.name, own_uid()),
@@ -312,7 +313,7 @@ impl ServiceSpec {
 async fn stop_background_gateway(paths: &Paths, drain: Duration) -> Result<Option<u32>> {
     let Some(other) = OtherGateway::find(paths)? else { return Ok(None) };
     if other.auto_started {
-        other.stop(drain).await?;
+        Wait::new("stopping the gateway", ServerSource::None).run(other.stop(drain)).await?;
         return Ok(Some(other.pid));
     }
     let message = format!("a gateway is running for this config (pid {})", other.pid);
