@@ -85,6 +85,20 @@ fn run_discreetly(home: &Home, args: &[&str]) -> RunResult {
     result
 }
 
+/// Asserts that each file has the entry of toolcrib instead of the servers, and everything else as before.
+fn assert_replaced(home: &Home, before: &BTreeMap<&str, String>) {
+    for (path, text) in read_files(home) {
+        assert!(
+            text.contains("toolcrib") && !text.contains("demo-server") && !text.contains(SECRET),
+            "{path}: {text}"
+        );
+        let kept = ["mine", "which", "numStartups", "/p", "theme", "all */", "kept", "vim_mode", "\r\n\t"];
+        for word in kept.iter().filter(|word| before[path].contains(**word)) {
+            assert!(text.contains(word), "{path} lost {word}: {text}");
+        }
+    }
+}
+
 #[test]
 fn init_replaces_servers_of_all_agents_and_undo_restores_all_bytes() {
     let home = home_with_agents(0);
@@ -121,16 +135,7 @@ fn init_replaces_servers_of_all_agents_and_undo_restores_all_bytes() {
     let units = user_home(&home).join(".config/systemd/user");
     assert_eq!(fs::read_dir(&units).unwrap().count(), 2);
     assert!(!fs::read_to_string(home.config()).unwrap().contains(SECRET));
-    for (path, text) in read_files(&home) {
-        assert!(
-            text.contains("toolcrib") && !text.contains("demo-server") && !text.contains(SECRET),
-            "{path}: {text}"
-        );
-        let kept = ["mine", "which", "numStartups", "/p", "theme", "all */", "kept", "vim_mode", "\r\n\t"];
-        for word in kept.iter().filter(|word| before[path].contains(**word)) {
-            assert!(text.contains(word), "{path} lost {word}: {text}");
-        }
-    }
+    assert_replaced(&home, &before);
 
     let again = run_discreetly(&home, &["init"]).expect(0);
     assert!(again.stdout.is_empty() && again.stderr.contains("nothing to do"), "{}", again.stderr);

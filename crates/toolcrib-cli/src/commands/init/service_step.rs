@@ -16,7 +16,7 @@ use crate::paths::Paths;
 #[derive(Default)]
 pub(super) enum ServiceStep {
     /// Installs it.
-    Install(UserService),
+    Install(Box<UserService>),
     /// Nothing: it is installed already, or not wanted.
     #[default]
     Unchanged,
@@ -47,7 +47,7 @@ impl ServiceStep {
             Ok(Some(other)) if !other.auto_started => {
                 skip(format!("a gateway is running for this config (pid {})", other.pid))
             }
-            Ok(_) => Self::Install(service),
+            Ok(_) => Self::Install(Box::new(service)),
             Err(error) => skip(error.message),
         }
     }
