@@ -15,16 +15,16 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::listen::ListenAddr;
 pub(crate) use agents::{ExportArgs, ImportArgs, InitArgs, RunArgs, SecretsChoice};
 pub(crate) use audit::{AuditArgs, AuditCommand, AuditVerifyArgs};
-pub(crate) use help::{CompletionsArgs, ExplainArgs, HelpArgs, ShellArg};
 pub(crate) use login::{LoginArgs, LogoutArgs};
 pub(crate) use policy::{PolicyArgs, PolicyCommand, PolicyTestArgs};
 pub(crate) use requests::{CallArgs, CompleteArgs, PromptsArgs, ResourcesArgs, ToolsArgs};
 pub(crate) use secret::{SecretArgs, SecretCommand, SetSecretArgs};
 pub(crate) use servers::{ApproveArgs, DoctorArgs, LogsArgs, ServerNameArgs, WhyArgs};
-pub(crate) use service::{InstallServiceArgs, ServiceArgs, ServiceCommand};
+pub(crate) use service::{
+    BackgroundStage, InstallServiceArgs, ServeArgs, ServiceArgs, ServiceCommand, StdioArgs,
+};
 
 /// One gateway in front of all your MCP servers
 #[derive(Debug, Parser)]
@@ -295,7 +295,8 @@ pub(crate) enum Command {
     ///   toolcrib add-json git - < entry.json
     ///
     /// Understands one entry, or the `mcpServers` and `servers` objects of agents. Values that look like
-    /// secrets are stored with `toolcrib secret`.
+    /// secrets are stored with `toolcrib secret`. A running gateway uses the servers when the command
+    /// returns.
     #[command(verbatim_doc_comment)]
     AddJson(servers::AddJsonArgs),
     /// Remove a server from a config file
@@ -367,8 +368,9 @@ pub(crate) enum Command {
     ///   toolcrib init --undo                    restore all files
     ///
     /// Imports the servers of all agents, replaces them by one entry for toolcrib in each agent's
-    /// settings, and checks that each agent gets its tools. Shows everything first and asks once;
-    /// without a terminal, --yes is needed. Comments and order of all files are kept.
+    /// settings, installs the service where systemd or launchd runs, and checks that each agent gets
+    /// its tools. Shows everything first and asks once; without a terminal, --yes is needed. Comments
+    /// and order of all files are kept.
     #[command(verbatim_doc_comment)]
     Init(InitArgs),
     /// Log in to a remote server with a browser
@@ -494,32 +496,42 @@ impl Command {
     }
 }
 
-/// Arguments of `serve`.
+/// Arguments of `help`.
 #[derive(Debug, Args)]
-pub(crate) struct ServeArgs {
-    /// Address: HOST:PORT (port 0 picks a free one) or unix:PATH; must be loopback without callers
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7717")]
-    pub(crate) listen: ListenAddr,
-    /// Used by `stdio` to start a gateway in the background
-    #[arg(long, hide = true, value_name = "STAGE", conflicts_with = "listen")]
-    pub(crate) background: Option<BackgroundStage>,
+pub(crate) struct HelpArgs {
+    /// The command
+    #[arg(value_name = "COMMAND")]
+    pub(crate) verbs: Vec<String>,
 }
 
-/// The processes that start a gateway in the background.
+/// Arguments of `explain`.
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    /// The kind of an error, its number, or a failure class
+    #[arg(allow_negative_numbers = true)]
+    pub(crate) code: Option<String>,
+}
+
+/// Arguments of `completions`.
+#[derive(Debug, Args)]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    pub(crate) shell: ShellArg,
+}
+
+/// A shell with completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum BackgroundStage {
-    /// Leaves the session of the agent, starts the gateway and exits, so that the gateway has no parent that may end it.
-    Launch,
-    /// The gateway itself.
-    Run,
-}
-
-/// Arguments of `stdio`.
-#[derive(Debug, Args)]
-pub(crate) struct StdioArgs {
-    /// Offer only what this profile includes
-    #[arg(long, value_name = "NAME")]
-    pub(crate) profile: Option<String>,
+pub(crate) enum ShellArg {
+    /// Bash.
+    Bash,
+    /// Zsh.
+    Zsh,
+    /// Fish.
+    Fish,
+    /// PowerShell.
+    Powershell,
+    /// Elvish.
+    Elvish,
 }
 
 /// Arguments of `status`.

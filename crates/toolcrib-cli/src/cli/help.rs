@@ -1,7 +1,6 @@
-//! The help of the program: its verbs in groups, and the options of every command once; arguments of `help`, `explain` and
-//! `completions`.
+//! The help of the program: its verbs in groups, and the options of every command once.
 
-use clap::{Args, CommandFactory as _, FromArgMatches as _, ValueEnum};
+use clap::{CommandFactory as _, FromArgMatches as _};
 
 use super::Cli;
 
@@ -25,7 +24,11 @@ const fn row(verbs: &'static [&'static str], description: &'static str) -> VerbR
 const GROUPS: [VerbGroup; 6] = [
     VerbGroup {
         heading: "Start:",
-        rows: &[row(&["demo"], "See it work in a few seconds, without a config")],
+        rows: &[
+            row(&["init"], "Set up toolcrib for all your agents; --undo"),
+            row(&["demo"], "See it work in a few seconds, without a config"),
+            row(&["doctor"], "Find out what is wrong, and how to fix it"),
+        ],
     },
     VerbGroup {
         heading: "Tools:",
@@ -53,6 +56,7 @@ const GROUPS: [VerbGroup; 6] = [
             row(&["serve", "stdio"], "Serve MCP over HTTP, or on stdin and stdout"),
             row(&["status", "logs"], "Show the state or the stderr of servers"),
             row(&["restart", "stop"], "Restart or stop a server"),
+            row(&["service", "stop-gateway"], "Run the gateway as a service; stop it"),
         ],
     },
     VerbGroup {
@@ -112,44 +116,6 @@ pub(crate) fn program_help() -> String {
     }
     help += OPTIONS;
     help + "\nExamples of a command: toolcrib help call\n"
-}
-
-/// Arguments of `help`.
-#[derive(Debug, Args)]
-pub(crate) struct HelpArgs {
-    /// The command
-    #[arg(value_name = "COMMAND")]
-    pub(crate) verbs: Vec<String>,
-}
-
-/// Arguments of `explain`.
-#[derive(Debug, Args)]
-pub(crate) struct ExplainArgs {
-    /// The kind of an error, its number, or a failure class
-    #[arg(allow_negative_numbers = true)]
-    pub(crate) code: Option<String>,
-}
-
-/// Arguments of `completions`.
-#[derive(Debug, Args)]
-pub(crate) struct CompletionsArgs {
-    /// The shell
-    pub(crate) shell: ShellArg,
-}
-
-/// A shell with completions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ShellArg {
-    /// Bash.
-    Bash,
-    /// Zsh.
-    Zsh,
-    /// Fish.
-    Fish,
-    /// PowerShell.
-    Powershell,
-    /// Elvish.
-    Elvish,
 }
 
 #[cfg(test)]
