@@ -1,7 +1,5 @@
 //! Large results cost a client no more than the configured tokens, and every byte of them can be read.
 
-#![expect(clippy::unwrap_used, reason = "tests panic on failure")]
-
 use serde_json::{Value, json};
 use test_support::client::{Era, HttpClient};
 use test_support::gateway::{Home, server_config};
@@ -37,13 +35,11 @@ fn log_of_5_mb_costs_the_configured_tokens_and_is_read_back() {
         assert!(log.starts_with(block(&answer["result"], 0)));
         let uri = answer["result"]["content"][2]["uri"].as_str().unwrap().to_owned();
         assert_eq!(read(&mut client, &uri), log);
-        let halves = ["1-50000", "50001-"].map(|lines| read(&mut client, &format!("{uri}?lines={lines}")));
-        assert_eq!(halves.concat(), log);
         assert!(
             read(&mut client, &format!("{uri}?search=get%20/%C3%A9/99999%22")).starts_with("100000: 099999")
         );
 
-        let second = client.call("read_result", &json!({"uri": uri, "page": 2}));
+        let second = client.call("read_result", &json!({"uri": uri, "page": 2}))["result"].take();
         assert!(second["content"].to_string().len() <= TOKENS * 4);
         let beginning = block(&answer["result"], 0).to_owned() + block(&second, 0);
         assert!(log.starts_with(&beginning) && beginning.len() > TOKENS);

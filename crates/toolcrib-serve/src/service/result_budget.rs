@@ -214,7 +214,7 @@ impl ResultSummary {
     fn to_content(&self, id: &str) -> String {
         let Self { server, head, size, description } = self;
         let explanation = format!(
-            "[Only page 1 is shown. {description} Read more with read_result: {{\"id\": \"{id}\", \"page\": 2}}; instead of a page it takes lines, search or pointer. Kept for an hour.]"
+            "[Only page 1 is shown. {description} Read more with read_result: {{\"id\": \"{id}\", \"page\": 2}}; instead of a page it takes lines, search or pointer. It expires after an hour.]"
         );
         let link = json!({"type": "resource_link", "uri": format!("{URI_PREFIX}{id}"),
             "name": format!("result of {server}"), "mimeType": "text/plain", "size": size});

@@ -40,7 +40,7 @@ impl StoredResult {
 }
 
 #[derive(Debug)]
-struct StoredEntry {
+struct ResultEntry {
     id: String,
     caller: String,
     result: Arc<StoredResult>,
@@ -50,7 +50,7 @@ struct StoredEntry {
 /// The stored results of all callers, the oldest first.
 #[derive(Debug, Default)]
 pub(super) struct ResultStore {
-    entries: Mutex<VecDeque<StoredEntry>>,
+    entries: Mutex<VecDeque<ResultEntry>>,
 }
 
 impl ResultStore {
@@ -63,7 +63,7 @@ impl ResultStore {
         let id = encoding::random_hex()?;
         let caller = caller.as_str().to_owned();
         let entry =
-            StoredEntry { id: id.clone(), caller, result: Arc::new(result), expires_at: now + MAX_AGE };
+            ResultEntry { id: id.clone(), caller, result: Arc::new(result), expires_at: now + MAX_AGE };
         let mut entries = self.entries.lock().ignore_poison();
         remove_expired(&mut entries, now);
         entries.push_back(entry);
@@ -88,17 +88,17 @@ impl ResultStore {
 }
 
 /// Drops results that have expired. The oldest expires first.
-fn remove_expired(entries: &mut VecDeque<StoredEntry>, now: Instant) {
+fn remove_expired(entries: &mut VecDeque<ResultEntry>, now: Instant) {
     while entries.front().is_some_and(|entry| entry.expires_at <= now) {
         entries.pop_front();
     }
 }
 
-fn total_bytes(entries: &VecDeque<StoredEntry>) -> usize {
+fn total_bytes(entries: &VecDeque<ResultEntry>) -> usize {
     entries.iter().map(|entry| entry.result.stored_bytes()).sum()
 }
 
-fn remove_oldest_of_largest_caller(entries: &mut VecDeque<StoredEntry>) {
+fn remove_oldest_of_largest_caller(entries: &mut VecDeque<ResultEntry>) {
     let mut sizes: HashMap<&str, usize> = HashMap::new();
     for entry in entries.iter() {
         *sizes.entry(&entry.caller).or_default() += entry.result.stored_bytes();
