@@ -99,7 +99,6 @@ fn all_keys_of_a_server_are_read() {
         message = "64KiB"
         instances = 3
         cache-entries = 0
-        result-tokens = 2000
         cache-ttl-max = "5m"
         [servers.git.tools]
         cache = ["get_*", "log"]
@@ -123,7 +122,6 @@ fn all_keys_of_a_server_are_read() {
     );
     assert_eq!((limits.in_flight.get(), limits.message, limits.instances.get()), (1, 64 << 10, 3));
     assert_eq!((limits.cache_entries, limits.cache_ttl_max), (0, Duration::from_secs(300)));
-    assert_eq!(limits.result_tokens, Some(2000));
     assert_eq!(spec.tools.cache, ["get_*", "log"].map(|pattern| pattern.parse().unwrap()));
     let command = command(spec);
     assert_eq!(command.program.source(), "uvx");
