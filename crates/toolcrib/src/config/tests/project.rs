@@ -201,6 +201,12 @@ fn changes_show_everything_that_a_project_sets() {
             r#"servers.new.cwd: none -> "..""#,
             r#"servers.new.env."A.B": none -> "plain""#,
             "servers.new.inherit-env: none -> []",
+            r#"servers.web.auth.client-id: "me" -> none"#,
+            r#"servers.web.auth.client-secret: "(hidden)" -> none"#,
+            r#"servers.web.auth.grant: "enterprise-managed" -> none"#,
+            r#"servers.web.auth.identity-provider.client-id: "me" -> none"#,
+            r#"servers.web.auth.identity-provider.id-token: "(hidden)" -> none"#,
+            r#"servers.web.auth.identity-provider.token-endpoint: "https://mine.test/token" -> none"#,
             r#"servers.web.headers.Authorization: "(hidden)" -> none"#,
             r#"servers.web.url: "https://mine.test/mcp" -> "http://evil.test/?q=1""#,
         ]
