@@ -108,19 +108,24 @@ async fn serve_until_stopped(
     }
 }
 
+/// Takes the lock that keeps agents from starting a gateway in the background. `None` if its file cannot be written: agents
+/// cannot start a gateway then either.
+pub(super) async fn acquire_start_lock(paths: &Paths) -> Result<Option<StartLock>, CommandError> {
+    match StartLock::acquire(paths, START_LOCK_TIMEOUT).await {
+        Ok(lock) => Ok(Some(lock)),
+        Err(error) if error.code == CANNOT_LOCK => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Stops a gateway that `toolcrib stdio` started: one that is started by hand or as a service takes its place. Until the
 /// lock is released, no agent starts another one.
-pub(super) async fn replace_background_gateway(
+async fn replace_background_gateway(
     paths: &Paths,
     config: &Config,
     out: &mut Output,
 ) -> Result<Option<StartLock>> {
-    let lock = match StartLock::acquire(paths, START_LOCK_TIMEOUT).await {
-        Ok(lock) => Some(lock),
-        // If the file cannot be written, agents cannot start a gateway either.
-        Err(error) if error.code == CANNOT_LOCK => None,
-        Err(error) => return Err(error.into()),
-    };
+    let lock = acquire_start_lock(paths).await?;
     if let Some(other) = OtherGateway::find(paths)?.filter(|other| other.auto_started) {
         out.print_note(&format!("stopping the gateway that runs in the background (pid {})", other.pid))?;
         other.stop(config.limits.drain).await?;

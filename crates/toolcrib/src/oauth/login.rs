@@ -5,7 +5,7 @@ use subtle::ConstantTimeEq as _;
 use tokio_util::task::TaskTracker;
 
 use super::client::OAuthClient;
-use super::discovery::{Discovered, discover};
+use super::discovery::{ServerAuthorization, discover};
 use super::error::{OAuthError, OAuthErrorKind};
 use super::fetch::{Fetcher, Form};
 use super::pkce::{Pkce, random_text};
@@ -41,7 +41,7 @@ pub struct Login {
     tasks: TaskTracker,
     fetcher: Fetcher,
     server_url: Uri,
-    discovered: Discovered,
+    discovered: ServerAuthorization,
     client: OAuthClient,
     redirect_uri: String,
     scopes: Vec<String>,
@@ -62,6 +62,9 @@ impl Login {
     /// # Errors
     /// Fails if the server needs no login, if its metadata cannot be used, or if the authorization server registers no
     /// client.
+    ///
+    /// # Cancel safety
+    /// Cancel safe, but a client that was registered is not used again.
     pub async fn start(request: LoginRequest<'_>) -> Result<Self, OAuthError> {
         let LoginRequest { server: spec, logins, redirect_uri } = request;
         let tasks = TaskTracker::new();
@@ -115,6 +118,9 @@ impl Login {
     ///
     /// # Errors
     /// Fails if the URL does not belong to this login, if the login was refused, or if the tokens cannot be stored.
+    ///
+    /// # Cancel safety
+    /// Not cancel safe: tokens that were issued and not stored yet are lost.
     pub async fn finish(self, redirect: &str) -> Result<LoginSummary, OAuthError> {
         let code = self.check_redirect(redirect)?;
         let issuer = &self.discovered.issuer;
@@ -152,6 +158,12 @@ impl Login {
         Ok(summary)
     }
 
+    /// Returns whether a redirect has the `state` of this login.
+    pub fn has_state(&self, redirect: &str) -> bool {
+        let state = RedirectQuery::from_url(redirect).state;
+        bool::from(state.unwrap_or_default().as_bytes().ct_eq(self.state.as_bytes()))
+    }
+
     /// Returns the code of a redirect that belongs to this login.
     fn check_redirect(&self, redirect: &str) -> Result<String, OAuthError> {
         let invalid = |message: &str| OAuthError::new(OAuthErrorKind::InvalidRedirect, message);
@@ -159,13 +171,11 @@ impl Login {
         if redirect.split(['?', '#']).next() != Some(self.redirect_uri.as_str()) {
             return Err(invalid(&format!("the URL must start with `{}?`", self.redirect_uri)));
         }
-        let query = redirect.split_once('?').map(|(_, query)| query).unwrap_or_default();
-        let query = RedirectQuery::parse(query.split('#').next().unwrap_or_default());
-        let state = query.state.unwrap_or_default();
-        if !bool::from(state.as_bytes().ct_eq(self.state.as_bytes())) {
+        if !self.has_state(redirect) {
             let message = "the redirect belongs to another login: its `state` is not the one that was sent";
             return Err(OAuthError::new(OAuthErrorKind::WrongState, message));
         }
+        let query = RedirectQuery::from_url(redirect);
         self.check_iss(query.iss.as_deref())?;
         if let Some(error) = query.error {
             let description = query.error_description.map(|text| format!(": {text}")).unwrap_or_default();
@@ -194,6 +204,9 @@ impl Logins {
     ///
     /// # Errors
     /// Fails if the login cannot be removed. A failed revocation is not an error: the tokens are gone from this machine.
+    ///
+    /// # Cancel safety
+    /// Not cancel safe: the tokens may be revoked and still be stored.
     pub async fn log_out(&self, server: &ServerId) -> Result<bool, OAuthError> {
         let tasks = TaskTracker::new();
         let login = run_blocking(&tasks, self, server, Logins::load).await?;
@@ -233,6 +246,11 @@ struct RedirectQuery {
 }
 
 impl RedirectQuery {
+    fn from_url(url: &str) -> Self {
+        let query = url.split_once('?').map(|(_, query)| query).unwrap_or_default();
+        Self::parse(query.split('#').next().unwrap_or_default())
+    }
+
     fn parse(query: &str) -> Self {
         let mut parsed = Self::default();
         for pair in query.split('&') {
@@ -253,7 +271,7 @@ impl RedirectQuery {
 }
 
 /// Checks that the authorization server can do what a login needs.
-fn check_issuer(fetcher: &Fetcher, discovered: &Discovered) -> Result<(), OAuthError> {
+fn check_issuer(fetcher: &Fetcher, discovered: &ServerAuthorization) -> Result<(), OAuthError> {
     let issuer = &discovered.issuer;
     let invalid = |message: String| OAuthError::new(OAuthErrorKind::InvalidMetadata, message);
     for endpoint in [&issuer.authorization_endpoint, &issuer.token_endpoint] {
@@ -272,7 +290,7 @@ fn check_issuer(fetcher: &Fetcher, discovered: &Discovered) -> Result<(), OAuthE
 /// Returns the scopes to ask for: those of the config, else those of the server, and those that earlier requests needed.
 fn choose_scopes(
     configured: &[String],
-    discovered: &Discovered,
+    discovered: &ServerAuthorization,
     earlier: Option<&StoredLogin>,
 ) -> Vec<String> {
     let mut scopes: Vec<String> =
@@ -290,7 +308,7 @@ fn choose_scopes(
 }
 
 fn authorization_url(
-    discovered: &Discovered,
+    discovered: &ServerAuthorization,
     client: &OAuthClient,
     redirect_uri: &str,
     scopes: &[String],
@@ -316,7 +334,7 @@ fn known_client(
     remote: &HttpSpec,
     secrets: &ResolvedSecrets,
     earlier: Option<&StoredLogin>,
-    discovered: &Discovered,
+    discovered: &ServerAuthorization,
     redirect_uri: &str,
 ) -> Result<KnownClient, OAuthError> {
     let auth = &remote.auth;

@@ -223,7 +223,9 @@ async fn redirect_that_does_not_belong_to_the_login_is_refused() {
     for (change, expected) in changes {
         let login = machine.start_login(&server.url()).await.unwrap();
         let redirect = browse(login.url()).await;
-        let error = login.finish(&change(&redirect)).await.unwrap_err();
+        let changed = change(&redirect);
+        assert_eq!(login.has_state(&changed), expected != OAuthErrorKind::WrongState);
+        let error = login.finish(&changed).await.unwrap_err();
         assert_eq!(error.kind(), expected, "{error}");
     }
     assert_eq!(machine.logins().summary(&id()), None);

@@ -9,11 +9,10 @@ use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::io::{AsyncBufReadExt as _, BufReader, Lines, Stdin};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
-use toolcrib::oauth::OAuthError;
 
 const PATH: &str = "/callback";
 /// Time for the browser to read the page.
@@ -23,6 +22,8 @@ const PAGE_TIMEOUT: Duration = Duration::from_secs(1);
 pub(super) struct RedirectListener {
     listener: TcpListener,
     port: u16,
+    /// Lines that the person pastes.
+    pasted: Lines<BufReader<Stdin>>,
 }
 
 /// The URL that the browser was sent to, and the browser that waits for an answer.
@@ -33,12 +34,13 @@ pub(super) struct Redirect {
 }
 
 impl Redirect {
-    /// Tells the person in the browser how the login ended.
-    pub(super) async fn answer(mut self, error: Option<&OAuthError>) {
-        let text = match error {
-            None => "You are logged in. You can close this page.".to_owned(),
-            Some(error) => format!("The login failed: {error}"),
-        };
+    /// Returns whether the person pasted the URL, instead of a browser that was redirected.
+    pub(super) fn is_pasted(&self) -> bool {
+        self.page.is_none()
+    }
+
+    /// Shows a text to the person in the browser.
+    pub(super) async fn answer(mut self, text: String) {
         if let Some(page) = self.page
             && page.send(text).is_ok()
         {
@@ -63,7 +65,7 @@ impl RedirectListener {
             bound => bound?,
         };
         let port = listener.local_addr()?.port();
-        Ok(Self { listener, port })
+        Ok(Self { listener, port, pasted: BufReader::new(tokio::io::stdin()).lines() })
     }
 
     /// Returns the redirect URI of this listener.
@@ -72,10 +74,9 @@ impl RedirectListener {
     }
 
     /// Waits for the browser, or for a line on stdin if `can_paste`.
-    pub(super) async fn wait(self, can_paste: bool) -> io::Result<Redirect> {
+    pub(super) async fn next(&mut self, can_paste: bool) -> io::Result<Redirect> {
         let (sender, mut received) = mpsc::channel(1);
         let mut connections = JoinSet::new();
-        let mut pasted = BufReader::new(tokio::io::stdin()).lines();
         loop {
             tokio::select! {
                 accepted = self.listener.accept() => {
@@ -86,7 +87,7 @@ impl RedirectListener {
                     let url = format!("{}?{query}", self.redirect_uri());
                     return Ok(Redirect { url, page: Some(page), connections });
                 }
-                line = pasted.next_line(), if can_paste => match line? {
+                line = self.pasted.next_line(), if can_paste => match line? {
                     Some(line) if line.trim().is_empty() => {}
                     Some(line) => return Ok(Redirect { url: line.trim().to_owned(), page: None, connections }),
                     None => return Err(io::ErrorKind::UnexpectedEof.into()),
