@@ -223,7 +223,7 @@ impl<'a> Field<'a> {
             };
             match parsed {
                 Ok(value) => return Ok(FieldAnswer::Value(value)),
-                Err(reason) => intro = format!("  {reason}\n"),
+                Err(reason) => intro = format!("  {}\n", escape_invisible(&reason)),
             }
         }
     }
@@ -231,8 +231,9 @@ impl<'a> Field<'a> {
     fn prompt(&self) -> String {
         let mut prompt = String::new();
         for (index, choice) in self.choices.iter().enumerate() {
-            let title = choice.title.map_or_else(String::new, |title| format!(" ({title})"));
-            prompt += &format!("  {}. {}{title}\n", index + 1, display(choice.value));
+            let title =
+                choice.title.map_or_else(String::new, |title| format!(" ({})", escape_invisible(title)));
+            prompt += &format!("  {}. {}{title}\n", index + 1, escape_invisible(&display(choice.value)));
         }
         let label = self.member["title"].as_str().unwrap_or(self.name);
         prompt += &escape_invisible(label);
@@ -242,7 +243,7 @@ impl<'a> Field<'a> {
         let kind = match (self.choices.is_empty(), self.is_multiple()) {
             (false, true) => "numbers or values, separated by commas",
             (false, false) => "number or value",
-            (true, _) => self.member["type"].as_str().unwrap_or("text"),
+            (true, _) => &escape_invisible(self.member["type"].as_str().unwrap_or("text")),
         };
         let need = if self.is_required { "" } else { ", optional" };
         prompt += &format!(" ({kind}{need})");
@@ -352,6 +353,16 @@ mod tests {
         assert!(shown.contains("b_age (integer, optional) [30]: "), "{shown}");
         assert!(shown.contains("  2. g (Green)\n"), "{shown}");
         assert!(shown.contains("`3` is not one of the values"), "{shown}");
+    }
+
+    #[test]
+    fn server_cannot_forge_lines_of_the_form() {
+        let member =
+            json!({"title": "t\nx", "type": "string", "oneOf": [{"const": "a\nx", "title": "b\nx"}]});
+        let other = json!({"type": "string\nx", "minLength": 2});
+        let params = json!({"message": "?", "requestedSchema": {"properties": {"m": member, "o\nx": other}}});
+        let (_, shown) = answer(params, &["", "1"]);
+        assert!(shown.contains(r"1. a\u{a}x (b\u{a}x)") && !shown.contains("\nx"), "{shown}");
     }
 
     #[test]

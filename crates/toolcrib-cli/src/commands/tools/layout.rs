@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::schema_text;
 use crate::output::{truncate_line, wrap_words};
 use crate::report::tools::ToolReport;
+use crate::visible_text::escape_invisible;
 
 /// Bytes of a definition that count as one token.
 const BYTES_PER_TOKEN: usize = 4;
@@ -123,7 +124,7 @@ pub(super) fn tool_page(tool: &ToolReport, width: usize) -> Vec<String> {
 pub(super) fn example(tool: &ToolReport) -> String {
     let mut words = vec!["toolcrib".to_owned(), "call".to_owned(), tool.name.clone()];
     words.extend(schema_text::example_words(&tool.definition));
-    words.join(" ")
+    escape_invisible(&words.join(" ")).into_owned()
 }
 
 fn indented(lines: Vec<String>, columns: usize) -> impl Iterator<Item = String> {

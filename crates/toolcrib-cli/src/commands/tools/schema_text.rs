@@ -3,6 +3,8 @@
 use serde_json::{Map, Value, json};
 use toolcrib::access::schema::Schema;
 
+use crate::visible_text::escape_invisible;
+
 /// The depth to which schemas are followed.
 const MAX_DEPTH: usize = 8;
 /// Values of an enumeration that are shown.
@@ -20,18 +22,16 @@ pub(super) struct ArgumentText {
 /// Returns the arguments that a schema declares: required ones first, in the order in which they are required.
 pub(super) fn arguments(schema: &Value) -> Vec<ArgumentText> {
     let required = required_names(schema);
-    let properties = schema["properties"].as_object().into_iter().flatten();
-    let mut arguments: Vec<ArgumentText> = properties
-        .map(|(name, member)| ArgumentText {
-            name: name.clone(),
-            type_text: type_text(member, schema, 0),
-            is_required: required.contains(&name.as_str()),
-            description: describe(member),
-        })
-        .collect();
-    let place = |argument: &ArgumentText| required.iter().position(|name| *name == argument.name);
-    arguments.sort_by_key(|argument| place(argument).unwrap_or(usize::MAX));
-    arguments
+    let place = |name: &String| required.iter().position(|required| required == name);
+    let mut properties: Vec<_> = schema["properties"].as_object().into_iter().flatten().collect();
+    properties.sort_by_key(|(name, _)| place(name).unwrap_or(usize::MAX));
+    let argument = |(name, member): (&String, &Value)| ArgumentText {
+        name: escape_invisible(name).into_owned(),
+        type_text: escape_invisible(&type_text(member, schema, 0)).into_owned(),
+        is_required: place(name).is_some(),
+        description: describe(member),
+    };
+    properties.into_iter().map(argument).collect()
 }
 
 /// Returns the tool as a function: `name(a: string, b?: integer)`.
@@ -224,6 +224,9 @@ mod tests {
             .collect();
         assert!(texts.contains(&"path string: Where to look".to_owned()), "{texts:?}");
         assert_eq!(texts.last().unwrap(), "count integer | null: default 10, at most 50");
+        let forged = json!({"properties": {"a\nb": {"type": "string\nExample:"}}});
+        let argument = arguments(&forged).remove(0);
+        assert_eq!([argument.name, argument.type_text], [r"a\u{a}b", r"string\u{a}Example:"]);
         let signature = signature("f", &schema());
         assert!(signature.contains("tags: array of string"), "{signature}");
         assert!(signature.ends_with("count?: integer | null)"), "{signature}");
