@@ -268,7 +268,7 @@ impl<'a> Importer<'a> {
             return Err("it starts or connects to toolcrib itself".to_owned());
         }
         let mut draft = draft::read_entry(agent, value, &|name| self.secret_names.reference(name))?;
-        mcp_remote::unwrap_bridge(&mut draft);
+        let may_need_login = mcp_remote::unwrap_bridge(&mut draft);
         let Some(id) = to_server_id(&report.name) else {
             return Err("its name has no characters that are valid in a server name".to_owned());
         };
@@ -291,6 +291,9 @@ impl<'a> Importer<'a> {
                     draft.notes.insert(0, note);
                 } else if *new_name != report.name {
                     draft.notes.insert(0, format!("renamed to `{new_name}`"));
+                }
+                if may_need_login {
+                    draft.notes.push(format!("if the server requires a login: `toolcrib login {new_name}`"));
                 }
                 report.notes = draft.notes;
             }

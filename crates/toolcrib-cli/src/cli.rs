@@ -15,15 +15,16 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::listen::ListenAddr;
 pub(crate) use agents::{ExportArgs, ImportArgs, InitArgs, RunArgs, SecretsChoice};
 pub(crate) use audit::{AuditArgs, AuditCommand, AuditVerifyArgs};
 pub(crate) use login::{LoginArgs, LogoutArgs};
 pub(crate) use policy::{PolicyArgs, PolicyCommand, PolicyTestArgs};
-pub(crate) use requests::{CompleteArgs, PromptsArgs, ResourcesArgs, SaveArgs};
+pub(crate) use requests::{CallArgs, CompleteArgs, PromptsArgs, ResourcesArgs, ToolsArgs};
 pub(crate) use secret::{SecretArgs, SecretCommand, SetSecretArgs};
 pub(crate) use servers::{ApproveArgs, DoctorArgs, LogsArgs, ServerNameArgs, WhyArgs};
-pub(crate) use service::{InstallServiceArgs, ServiceArgs, ServiceCommand};
+pub(crate) use service::{
+    BackgroundStage, InstallServiceArgs, ServeArgs, ServiceArgs, ServiceCommand, StdioArgs,
+};
 
 /// One gateway in front of all your MCP servers
 #[derive(Debug, Parser)]
@@ -294,7 +295,8 @@ pub(crate) enum Command {
     ///   toolcrib add-json git - < entry.json
     ///
     /// Understands one entry, or the `mcpServers` and `servers` objects of agents. Values that look like
-    /// secrets are stored with `toolcrib secret`.
+    /// secrets are stored with `toolcrib secret`. A running gateway uses the servers when the command
+    /// returns.
     #[command(verbatim_doc_comment)]
     AddJson(servers::AddJsonArgs),
     /// Remove a server from a config file
@@ -366,8 +368,9 @@ pub(crate) enum Command {
     ///   toolcrib init --undo                    restore all files
     ///
     /// Imports the servers of all agents, replaces them by one entry for toolcrib in each agent's
-    /// settings, and checks that each agent gets its tools. Shows everything first and asks once;
-    /// without a terminal, --yes is needed. Comments and order of all files are kept.
+    /// settings, installs the service where systemd or launchd runs, and checks that each agent gets
+    /// its tools. Shows everything first and asks once; without a terminal, --yes is needed. Comments
+    /// and order of all files are kept.
     #[command(verbatim_doc_comment)]
     Init(InitArgs),
     /// Log in to a remote server with a browser
@@ -491,81 +494,6 @@ impl Command {
             _ => None,
         }
     }
-}
-
-/// Arguments of `serve`.
-#[derive(Debug, Args)]
-pub(crate) struct ServeArgs {
-    /// Address: HOST:PORT (port 0 picks a free one) or unix:PATH; must be loopback without callers
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7717")]
-    pub(crate) listen: ListenAddr,
-    /// Used by `stdio` to start a gateway in the background
-    #[arg(long, hide = true, value_name = "STAGE", conflicts_with = "listen")]
-    pub(crate) background: Option<BackgroundStage>,
-}
-
-/// The processes that start a gateway in the background.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum BackgroundStage {
-    /// Leaves the session of the agent, starts the gateway and exits, so that the gateway has no parent that may end it.
-    Launch,
-    /// The gateway itself.
-    Run,
-}
-
-/// Arguments of `stdio`.
-#[derive(Debug, Args)]
-pub(crate) struct StdioArgs {
-    /// Offer only what this profile includes
-    #[arg(long, value_name = "NAME")]
-    pub(crate) profile: Option<String>,
-}
-
-/// Arguments of `call`.
-#[derive(Debug, Default, Args)]
-pub(crate) struct CallArgs {
-    /// The tool, or the server and the tool; then arguments
-    #[arg(required = true, num_args = 1.., value_name = "TOOL")]
-    pub(crate) positional: Vec<String>,
-    /// Arguments as one JSON object; `-` reads it from stdin
-    #[arg(long, value_name = "JSON")]
-    pub(crate) args: Option<String>,
-    /// Start this server for the call, declared or not; its words are split without a shell
-    #[arg(long, value_name = "COMMAND", conflicts_with = "url")]
-    pub(crate) command: Option<String>,
-    /// Call the remote server at this URL, declared or not
-    #[arg(long, value_name = "URL")]
-    pub(crate) url: Option<String>,
-    /// Ignore the tool's schema: VALUE is JSON if it can be, else text, and nothing is checked
-    #[arg(long)]
-    pub(crate) unchecked: bool,
-    /// Cancel the call after this time: 500ms, 30s, 5m, 1h
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
-    pub(crate) timeout: Option<Duration>,
-    #[command(flatten)]
-    pub(crate) save: SaveArgs,
-}
-
-/// Arguments of `tools`.
-#[derive(Debug, Args)]
-pub(crate) struct ToolsArgs {
-    /// Show one tool by its name or as `server.tool`, or the tools that match these words best
-    pub(crate) query: Option<String>,
-    /// Show how many tokens the definitions cost, by server; a token is 4 bytes
-    #[arg(long)]
-    pub(crate) cost: bool,
-    /// Show the score of each match and the parts of the tool that have words of the query
-    #[arg(long, requires = "query")]
-    pub(crate) explain: bool,
-    /// Wait until every server has been listed or has failed; the default without a gateway
-    #[arg(long)]
-    pub(crate) wait: bool,
-    /// Do not wait for servers that were never listed; the default with a gateway
-    #[arg(long, conflicts_with = "wait")]
-    pub(crate) no_wait: bool,
-    /// Ask the running servers for their lists first; servers that do not run are named, not started
-    #[arg(long)]
-    pub(crate) refresh: bool,
 }
 
 /// Arguments of `help`.

@@ -14,7 +14,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
-use toolcrib::protocol::era::{IMPLEMENTATION, meta};
+use toolcrib::protocol::era::meta;
 use toolcrib::protocol::header_mirror;
 use toolcrib::protocol::json::object::{self, Object};
 use toolcrib::protocol::jsonrpc::ResponsePayload;
@@ -294,11 +294,15 @@ fn progress_params(message: &Bytes) -> Option<Object> {
     Object::parse(message.get("params").filter(|_| is_progress)?).ok()
 }
 
+/// The name and version of the commands as a client. The gateway sends this name whole results.
+const CLIENT_INFO: &str =
+    concat!(r#"{"name":"toolcrib-cli","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#);
+
 fn client_meta(revision: &str, capabilities: &'static str) -> Bytes {
     let mut meta = Object::default();
     meta.set_unchecked(meta::PROTOCOL_VERSION, object::to_json_string(revision));
     meta.set_unchecked(meta::CLIENT_CAPABILITIES, Bytes::from_static(capabilities.as_bytes()));
-    meta.set_unchecked(meta::CLIENT_INFO, IMPLEMENTATION);
+    meta.set_unchecked(meta::CLIENT_INFO, CLIENT_INFO);
     if progress_line::is_enabled() {
         meta.set_unchecked(meta::PROGRESS_TOKEN, Bytes::from_static(b"1"));
     }

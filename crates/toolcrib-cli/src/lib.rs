@@ -173,7 +173,7 @@ async fn run_command(cli: &Cli, out: &mut Output) -> Result<ExitStatus> {
         Command::Logout(args) => commands::login::log_out(args, &paths, out).await,
         Command::Secret(args) => commands::secret::run(&args.command, &paths, out).await,
         Command::Init(args) => commands::init::run(args, cli.globals.config.as_deref(), &paths, out).await,
-        Command::Import(args) => commands::import::run(args, &paths, out),
+        Command::Import(args) => commands::import::run(args, &paths, out).await,
         Command::Export(args) => {
             commands::export::run(args, cli.globals.config.as_deref(), &paths, out).await
         }
@@ -181,7 +181,7 @@ async fn run_command(cli: &Cli, out: &mut Output) -> Result<ExitStatus> {
         Command::Resources(args) => commands::resources::run(args, &paths, out).await,
         Command::Prompts(args) => commands::prompts::run(args, &paths, out).await,
         Command::Complete(args) => commands::complete::run(args, &paths, out).await,
-        Command::AddJson(args) => commands::add_json::run(args, &paths, out),
+        Command::AddJson(args) => commands::add_json::run(args, &paths, out).await,
         Command::Demo
         | Command::DemoServer(_)
         | Command::Help(_)

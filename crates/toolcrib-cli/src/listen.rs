@@ -7,6 +7,9 @@ use std::str::FromStr;
 
 use crate::command_error::CommandError;
 
+/// The port of the gateway without `--listen`.
+pub(crate) const DEFAULT_PORT: u16 = 7717;
+
 /// The address of a listening socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ListenAddr {
@@ -14,6 +17,12 @@ pub(crate) enum ListenAddr {
     Tcp(SocketAddr),
     /// The path of a Unix socket.
     Unix(PathBuf),
+}
+
+impl Default for ListenAddr {
+    fn default() -> Self {
+        Self::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT)))
+    }
 }
 
 impl ListenAddr {

@@ -20,6 +20,8 @@ const FETCH_TIMEOUT: Duration = Duration::from_secs(1);
 /// The servers that a command waits for.
 #[derive(Clone, Copy)]
 pub(crate) enum ServerSource<'a> {
+    /// No server: the action says what is waited for.
+    None,
     /// Servers of this process.
     Crib(&'a Crib),
     /// Servers of a gateway.
@@ -57,6 +59,7 @@ impl WatchedServer {
 impl ServerSource<'_> {
     async fn fetch(self) -> Vec<WatchedServer> {
         match self {
+            Self::None => Vec::new(),
             Self::Crib(crib) => crib.status().iter().map(WatchedServer::from_status).collect(),
             Self::Gateway(client) => {
                 let status = client.get("/api/v1/status").await.unwrap_or_default();

@@ -7,10 +7,13 @@ pub(crate) mod in_flight;
 mod initialize;
 pub(crate) mod listen;
 mod methods;
+mod result_budget;
+mod result_parts;
 mod search_tools;
 pub(crate) mod session_client;
 pub(crate) mod session_record;
 mod signature;
+mod stored_results;
 mod tasks;
 pub(crate) mod updates;
 
@@ -39,6 +42,7 @@ use self::catalog_digest::{CatalogDigest, ListDigests, hash_list};
 use self::change_watcher::list_index;
 use self::methods::MethodAction;
 use self::search_tools::SearchTool;
+use self::stored_results::ResultStore;
 use crate::callers::AuthenticatedCaller;
 
 /// Resource subscriptions per session or listen stream.
@@ -220,6 +224,8 @@ pub struct McpService {
     /// Digests of the newest catalog, one per caller.
     catalog_digests: Mutex<Vec<Arc<CatalogDigest>>>,
     hint_formatter: Option<HintFormatter>,
+    /// Results that were too large for their clients.
+    stored_results: ResultStore,
 }
 
 impl McpService {
@@ -227,7 +233,13 @@ impl McpService {
     pub fn new(crib: Crib) -> Self {
         // A client of any kind may connect, and each is asked only what it can answer.
         crib.add_client_capabilities(&ClientCapabilities::all());
-        Self { crib, next_key: AtomicU64::new(1), catalog_digests: Mutex::default(), hint_formatter: None }
+        Self {
+            crib,
+            next_key: AtomicU64::new(1),
+            catalog_digests: Mutex::default(),
+            hint_formatter: None,
+            stored_results: ResultStore::default(),
+        }
     }
 
     /// Sets a function that puts the hints of errors into words, for example as commands of a program.
@@ -285,6 +297,11 @@ impl McpService {
                 return response;
             }
         }
+        if self.crib.limits_results()
+            && let Some(response) = Box::pin(self.answer_stored_result(&context, method, &params)).await
+        {
+            return response;
+        }
         match methods::classify(&context.scope.view, era, method, &params) {
             Ok(MethodAction::Forward(selector)) => self.forward(context, method, selector, params).await,
             Ok(MethodAction::Extension) => self.forward_extension(context, method, params).await,
@@ -311,9 +328,16 @@ impl McpService {
         params: Object,
     ) -> ResponsePayload {
         let era = context.client.era;
+        let budgeted = self.budgeted_caller(&context.scope, method);
         let call = context.call(methods::to_static(method), selector, params);
         match self.crib.call(call).await {
-            Ok(outcome) => adapt_outcome(outcome, method, era),
+            Ok(mut outcome) => match (budgeted, &outcome.server) {
+                (Some(caller), Some(server)) => {
+                    outcome.answer = Box::pin(self.fit_answer(&caller, server, outcome.answer)).await;
+                    adapt_outcome(outcome, method, era)
+                }
+                _ => adapt_outcome(outcome, method, era),
+            },
             Err(error) if error.is_for_model() && method == "tools/call" => {
                 let result = error_as_tool_result(&error, &self.hint_text(&error));
                 adapt_response_for_client(result, method, Era::Session, era, None)
@@ -348,10 +372,17 @@ impl McpService {
         if let Some(error) = list_error.filter(|_| cursor.is_none()) {
             return (ResponsePayload::Error(error.clone()), None);
         }
-        let page = match kind == ListKind::Tools && self.is_search(scope) {
+        let mut page = match kind == ListKind::Tools && self.is_search(scope) {
             true => self.search_page(listed, era, cursor.as_deref()),
             false => listed.page(kind, scope.view.server(), era, cursor.as_deref()),
         };
+        if let Ok(page) = &mut page
+            && kind == ListKind::Tools
+            && cursor.is_none()
+            && self.lists_read_result(scope)
+        {
+            Self::add_read_result(page);
+        }
         let is_empty = page.as_ref().is_ok_and(|page| &*page.items == b"[]");
         if let CatalogScope::One(server) = &scope.view
             && (is_empty || page.is_err())
@@ -486,6 +517,10 @@ impl McpService {
         if self.is_search(scope) {
             let listed = self.always_listed(catalog).map(|listed| listed.list_json(ListKind::Tools, None));
             digests[list_index(ListKind::Tools)] = hash_list(&listed.unwrap_or_default());
+        }
+        if self.lists_read_result(scope) {
+            // The tool is listed or not, and never changes.
+            digests[list_index(ListKind::Tools)] ^= 1;
         }
         digests
     }

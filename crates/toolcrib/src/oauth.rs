@@ -1,7 +1,7 @@
 //! OAuth towards remote servers: discovery, client registration, login in a browser, stored tokens and their renewal.
 //!
-//! [`Login`] is the way of a person: it starts with the URL of a server and ends with tokens in the secret store, where
-//! every crib with the same store and state folder finds them. Grants without a person need no login; the
+//! [`Login`] is for a person with a browser: it starts with the URL of a server and ends with tokens in the secret store,
+//! where every crib with the same store and state folder finds them. Grants without a person need no login; the
 //! connection to the server requests their tokens itself.
 //!
 //! The rules of the protocol's revisions differ as follows. Everything else is the same for all.

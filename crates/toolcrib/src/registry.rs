@@ -43,6 +43,8 @@ pub(crate) struct Registry {
     closed: AtomicBool,
     /// True if any server has argument checks, so that calls without them pay nothing.
     checks_arguments: AtomicBool,
+    /// True if any server has `result_tokens`, so that calls without them pay nothing.
+    limits_results: AtomicBool,
     /// Servers that are not in the roster.
     adhoc: AdhocServers,
     /// The folder of saved listings.
@@ -216,6 +218,7 @@ impl Registry {
             servers: RwLock::default(),
             closed: AtomicBool::new(false),
             checks_arguments: AtomicBool::new(false),
+            limits_results: AtomicBool::new(false),
             adhoc: AdhocServers::new(max_adhoc),
             listings,
             services,
@@ -307,6 +310,8 @@ impl Registry {
         self.invalidate_cache(&servers, &changes);
         let checks_arguments = servers.values().any(|entry| entry.spec().tools.check_arguments);
         self.checks_arguments.store(checks_arguments, Ordering::Relaxed);
+        let limits_results = servers.values().any(|entry| entry.spec().limits.result_tokens.is_some());
+        self.limits_results.store(limits_results, Ordering::Relaxed);
         // Dropping an embedder's in-process server may take a while and must not happen under the lock.
         drop(servers);
         drop(old);
@@ -322,6 +327,25 @@ impl Registry {
         for server in changes.removed.iter().chain(&changes.changed) {
             cache.invalidate(server, None, Invalidation::All);
         }
+    }
+
+    /// Returns whether any server has `result_tokens`.
+    pub(crate) fn limits_results(&self) -> bool {
+        self.limits_results.load(Ordering::Relaxed)
+    }
+
+    /// Returns the enabled servers that have `result_tokens`.
+    pub(crate) fn limited_servers(&self) -> Vec<ServerId> {
+        let servers = self.servers();
+        let limited = servers
+            .iter()
+            .filter(|(_, entry)| entry.is_enabled() && entry.spec().limits.result_tokens.is_some());
+        limited.map(|(server, _)| server.clone()).collect()
+    }
+
+    /// Returns the tokens of a result of a server that clients are sent, if they are limited.
+    pub(crate) fn result_tokens(&self, server: &ServerId) -> Option<usize> {
+        self.servers().get(server)?.spec().limits.result_tokens
     }
 
     /// Returns whether any server has argument checks.

@@ -211,3 +211,37 @@ fn activated_own_socket_is_kept_for_the_next_gateway() {
     assert!(activated.stop().success());
     assert!(Path::new(&socket).exists(), "the service manager owns the socket");
 }
+
+#[test]
+fn init_leaves_one_gateway_that_all_agents_share() {
+    let home = AgentHome(Home::new(PROGRAM, ""));
+    let person = home.0.file("person");
+    let server = env!("CARGO_BIN_EXE_fake-server");
+    let cursor = json!({"mcpServers": {"fake": {"command": server}}}).to_string();
+    let codex = format!("[mcp_servers.fake]\ncommand = {server:?}\n");
+    let files = [(person.join(".cursor/mcp.json"), cursor), (person.join(".codex/config.toml"), codex)];
+    for (path, text) in &files {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+    let init = |args: &[&str]| -> Value {
+        let mut command = home.0.command(&[&["init", "--json"], args].concat());
+        command.env("TOOLCRIB_AUTO_START", "true").env("HOME", &person).env_remove("XDG_CONFIG_HOME");
+        let output = deadline::output(&mut command);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let report = init(&["--yes", "--no-service"]);
+    assert_eq!(report["proofs"].as_array().unwrap().len(), 2, "{report}");
+    let gateway = home.gateway_pid();
+    let running = home.status()["servers"][0]["pid"].clone();
+    let mut clients = [Era::Session, Era::Stateless].map(|era| StdioClient::new(home.stdio(), era));
+    for client in &mut clients {
+        assert_eq!(json!(server_pid(client)), running, "the server that `init` started is shared");
+    }
+    drop(clients);
+    assert_eq!(home.gateway_pid(), gateway);
+    init(&["--undo"]);
+    assert!(!is_alive(gateway), "no gateway keeps the config that was undone");
+    assert!(files.iter().all(|(path, text)| std::fs::read_to_string(path).unwrap() == *text));
+}

@@ -33,6 +33,7 @@ mod progress;
 mod refusals;
 mod reloads;
 mod resource_limits;
+mod result_budgets;
 mod secrets;
 mod serve;
 mod sharing;

@@ -1,64 +1,84 @@
-//! Converts `npx mcp-remote URL`, a stdio bridge to an HTTP server, to the URL. The bridge logs in with OAuth, so it is
-//! kept unless the entry has credentials of its own or the server is on this machine.
+//! Converts `npx mcp-remote URL`, a stdio bridge to an HTTP server, to the URL. The bridge is kept if it has an option that
+//! toolcrib cannot express.
 
 use super::draft::ImportDraft;
 use crate::secret_heuristics;
 
 /// Programs that run packages of a registry.
 const LAUNCHERS: [&str; 6] = ["npx", "npx.cmd", "bunx", "pnpx", "pnpm", "yarn"];
-/// Flags of the bridge whose values are of no use without it.
-const IGNORED_VALUE_FLAGS: [&str; 5] = [
-    "--host",
-    "--static-oauth-client-metadata",
-    "--static-oauth-client-info",
-    "--auth-timeout",
-    "--resource",
-];
+/// Flags of the bridge that change nothing for toolcrib.
+const IGNORED_FLAGS: [&str; 4] = ["--allow-http", "--debug", "--silent", "--enable-proxy"];
+/// Flags with a value that change nothing for toolcrib: they concern the login of the bridge itself.
+const IGNORED_VALUE_FLAGS: [&str; 2] = ["--host", "--auth-timeout"];
 
-/// Replaces the bridge in a draft by the server it connects to.
-pub(super) fn unwrap_bridge(draft: &mut ImportDraft) {
-    let command = strip_launcher(&draft.argv);
-    let Some((package, rest)) = command.split_first() else { return };
-    let is_bridge = package == "mcp-remote" || package.starts_with("mcp-remote@");
-    let Some((url, flags)) = rest.split_first().filter(|_| is_bridge) else { return };
-    if !url.starts_with("http://") && !url.starts_with("https://") && !url.starts_with("${") {
-        return;
-    }
-    if !has_credentials(url, flags) && !is_loopback(url) {
-        draft.notes.push(format!("`mcp-remote` is kept: it may have to log in to `{}`", host(url)));
-        return;
-    }
-    let url = url.clone();
-    let flags = flags.to_vec();
-    let mut flags = flags.into_iter();
-    while let Some(flag) = flags.next() {
-        let (name, inline_value) = match flag.split_once('=') {
-            Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
-            None => (flag, None),
-        };
-        match name.as_str() {
-            "--header" => add_header(draft, &inline_value.or_else(|| flags.next()).unwrap_or_default()),
-            "--transport" => {
-                let choice = inline_value.or_else(|| flags.next()).unwrap_or_default();
-                draft.transport = match choice.as_str() {
-                    "sse-only" => Some("sse"),
-                    "http-only" => Some("http"),
-                    _ => None,
-                };
+/// The arguments of a bridge after its URL.
+#[derive(Debug, Default)]
+struct BridgeOptions {
+    /// Headers in the form `NAME: VALUE`.
+    headers: Vec<String>,
+    transport: Option<&'static str>,
+    /// Patterns of tools that are hidden.
+    ignored_tools: Vec<String>,
+}
+
+impl BridgeOptions {
+    /// Reads the arguments. The error is a flag that toolcrib cannot express.
+    fn parse(flags: &[String]) -> Result<Self, &str> {
+        let mut options = Self::default();
+        let mut flags = flags.iter().map(String::as_str);
+        while let Some(flag) = flags.next() {
+            let (name, inline_value) = match flag.split_once('=') {
+                Some((name, value)) => (name, Some(value)),
+                None => (flag, None),
+            };
+            let mut value = || inline_value.or_else(|| flags.next()).unwrap_or_default();
+            match name {
+                "--header" => options.headers.push(value().to_owned()),
+                "--ignore-tool" => options.ignored_tools.push(value().to_owned()),
+                "--transport" => {
+                    options.transport = match value() {
+                        "sse-only" => Some("sse"),
+                        "http-only" => Some("http"),
+                        _ => None,
+                    };
+                }
+                name if IGNORED_VALUE_FLAGS.contains(&name) => drop(value()),
+                name if name.starts_with('-') && !IGNORED_FLAGS.contains(&name) => return Err(name),
+                // The port for the login of the bridge.
+                _ => {}
             }
-            name if IGNORED_VALUE_FLAGS.contains(&name) => {
-                let _ = inline_value.or_else(|| flags.next());
-                draft
-                    .notes
-                    .push(format!("`{name}` of mcp-remote is omitted: toolcrib has no setting for it"));
-            }
-            _ => {}
         }
+        Ok(options)
     }
+}
+
+/// Replaces the bridge in a draft by the server it connects to. Returns whether that server may ask for a login.
+pub(super) fn unwrap_bridge(draft: &mut ImportDraft) -> bool {
+    let command = strip_launcher(&draft.argv);
+    let Some((package, rest)) = command.split_first() else { return false };
+    let is_bridge = package == "mcp-remote" || package.starts_with("mcp-remote@");
+    let Some((url, flags)) = rest.split_first().filter(|_| is_bridge) else { return false };
+    if !url.starts_with("http://") && !url.starts_with("https://") && !url.starts_with("${") {
+        return false;
+    }
+    let options = match BridgeOptions::parse(flags) {
+        Ok(options) => options,
+        Err(flag) => {
+            let note = format!("`mcp-remote` is kept: toolcrib has no setting for its option `{flag}`");
+            draft.notes.push(note);
+            return false;
+        }
+    };
+    let url = url.clone();
+    let may_need_login = options.headers.is_empty() && !has_credentials(&url) && !is_loopback(&url);
+    options.headers.iter().for_each(|header| add_header(draft, header));
+    draft.transport = options.transport;
+    draft.deny.extend(options.ignored_tools);
     draft.argv.clear();
     draft.env.clear();
     draft.url = Some(url);
     draft.notes.push("`mcp-remote` was removed: toolcrib connects to the URL itself".to_owned());
+    may_need_login
 }
 
 /// Returns the command without `cmd /c`, a launcher such as `npx`, and the launcher's flags.
@@ -81,13 +101,11 @@ fn strip_launcher(argv: &[String]) -> &[String] {
     command
 }
 
-/// Returns whether the entry has a header, or a URL with a secret in it.
-fn has_credentials(url: &str, flags: &[String]) -> bool {
-    let has_header = flags.iter().any(|flag| flag == "--header" || flag.starts_with("--header="));
+/// Returns whether a URL has a secret in it.
+fn has_credentials(url: &str) -> bool {
     let (path, query) = url.split_once('?').unwrap_or((url, ""));
     let mut query_names = query.split('&').filter_map(|pair| pair.split_once('='));
-    has_header
-        || secret_heuristics::find_url_password(url).is_some()
+    secret_heuristics::find_url_password(url).is_some()
         || query_names.any(|(name, _)| secret_heuristics::is_secret_name(name))
         || path.split('/').skip(3).any(secret_heuristics::is_secret_value)
 }
@@ -146,21 +164,36 @@ mod tests {
     }
 
     #[test]
-    fn bridge_is_kept_unless_toolcrib_can_log_in() {
-        let kept = unwrapped(&["npx", "mcp-remote", "https://x.example/mcp", "--transport", "http-only"]);
-        assert_eq!((kept.url, kept.argv.len()), (None, 5));
-        assert_eq!(kept.notes, ["`mcp-remote` is kept: it may have to log in to `x.example`"]);
-        for url in [
-            "https://x/mcp?api_key=abc",
-            "https://me:pw@x/mcp",
-            "http://127.0.0.1:80/mcp",
-            "http://[::1]/mcp",
+    fn login_is_needed_unless_the_entry_has_credentials() {
+        for (url, expected) in [
+            ("https://x.example/mcp", true),
+            ("https://localhost.example/mcp", true),
+            ("https://x/localhost", true),
+            ("https://x/mcp?api_key=abc", false),
+            ("https://me:pw@x/mcp", false),
+            ("http://127.0.0.1:80/mcp", false),
+            ("http://[::1]/mcp", false),
         ] {
-            assert_eq!(unwrapped(&["npx", "mcp-remote", url]).url.as_deref(), Some(url));
+            let mut draft = ImportDraft { argv: vec!["mcp-remote".into(), url.into()], ..Default::default() };
+            assert_eq!(unwrap_bridge(&mut draft), expected, "{url}");
+            assert_eq!(draft.url.as_deref(), Some(url));
         }
-        for url in ["https://localhost.example/mcp", "https://x/localhost"] {
-            assert_eq!(unwrapped(&["npx", "mcp-remote", url]).url, None, "{url}");
+    }
+
+    #[test]
+    fn bridge_is_kept_with_options_that_toolcrib_lacks() {
+        for flag in
+            ["--static-oauth-client-info", "--static-oauth-client-metadata=@a.json", "--resource", "--new"]
+        {
+            let kept = unwrapped(&["npx", "mcp-remote", "https://x.example/mcp", "--debug", flag, "v"]);
+            assert_eq!((kept.url, kept.argv.len()), (None, 6), "{flag}");
+            let name = flag.split('=').next().unwrap();
+            let note = format!("`mcp-remote` is kept: toolcrib has no setting for its option `{name}`");
+            assert_eq!(kept.notes, [note]);
         }
+        let flags = ["3334", "--host", "127.0.0.1", "--auth-timeout=60", "--ignore-tool", "delete*"];
+        let draft = unwrapped(&[&["mcp-remote", "https://x.example/mcp"][..], &flags].concat());
+        assert_eq!((draft.url.is_some(), draft.deny), (true, vec!["delete*".to_owned()]));
     }
 
     #[test]

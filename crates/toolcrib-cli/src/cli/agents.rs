@@ -14,6 +14,9 @@ pub(crate) struct InitArgs {
     /// Undo every `init`; files that were edited since are not changed
     #[arg(long, conflicts_with = "yes")]
     pub(crate) undo: bool,
+    /// Do not install the service
+    #[arg(long, conflicts_with = "undo")]
+    pub(crate) no_service: bool,
 }
 
 /// Arguments of `import`.

@@ -24,7 +24,11 @@ const fn row(verbs: &'static [&'static str], description: &'static str) -> VerbR
 const GROUPS: [VerbGroup; 6] = [
     VerbGroup {
         heading: "Start:",
-        rows: &[row(&["demo"], "See it work in a few seconds, without a config")],
+        rows: &[
+            row(&["init"], "Set up toolcrib for all your agents; --undo"),
+            row(&["demo"], "See it work in a few seconds, without a config"),
+            row(&["doctor"], "Find out what is wrong, and how to fix it"),
+        ],
     },
     VerbGroup {
         heading: "Tools:",
@@ -52,6 +56,7 @@ const GROUPS: [VerbGroup; 6] = [
             row(&["serve", "stdio"], "Serve MCP over HTTP, or on stdin and stdout"),
             row(&["status", "logs"], "Show the state or the stderr of servers"),
             row(&["restart", "stop"], "Restart or stop a server"),
+            row(&["service", "stop-gateway"], "Run the gateway as a service; stop it"),
         ],
     },
     VerbGroup {

@@ -1,8 +1,36 @@
-//! Arguments of `service`. Doc comments are help texts.
+//! Arguments of `serve`, `stdio` and `service`. Doc comments are help texts.
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 
 use crate::listen::ListenAddr;
+
+/// Arguments of `serve`.
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// Address: HOST:PORT (port 0 picks a free one) or unix:PATH; must be loopback without callers
+    #[arg(long, value_name = "ADDR", default_value_t)]
+    pub(crate) listen: ListenAddr,
+    /// Used by `stdio` to start a gateway in the background
+    #[arg(long, hide = true, value_name = "STAGE", conflicts_with = "listen")]
+    pub(crate) background: Option<BackgroundStage>,
+}
+
+/// The processes that start a gateway in the background.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BackgroundStage {
+    /// Leaves the session of the agent, starts the gateway and exits, so that the gateway has no parent that may end it.
+    Launch,
+    /// The gateway itself.
+    Run,
+}
+
+/// Arguments of `stdio`.
+#[derive(Debug, Args)]
+pub(crate) struct StdioArgs {
+    /// Offer only what this profile includes
+    #[arg(long, value_name = "NAME")]
+    pub(crate) profile: Option<String>,
+}
 
 /// Arguments of `service`.
 #[derive(Debug, Args)]
@@ -26,7 +54,7 @@ pub(crate) enum ServiceCommand {
 #[derive(Debug, Args)]
 pub(crate) struct InstallServiceArgs {
     /// Address: HOST:PORT; must be loopback without callers
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7717")]
+    #[arg(long, value_name = "ADDR", default_value_t)]
     pub(crate) listen: ListenAddr,
     /// Show the files and commands, and change nothing
     #[arg(long)]

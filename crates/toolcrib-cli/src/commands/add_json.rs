@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use toolcrib_agents::edit::file::OriginalFile;
 use toolcrib_agents::import::{self, ImportVerdict, ImportedEntry, SecretExtraction};
 
+use super::gateway_update::GatewayUpdate;
 use super::import::store_secrets;
 use crate::cli::SecretsChoice;
 use crate::cli::servers::AddJsonArgs;
@@ -18,7 +19,7 @@ use crate::paths::Paths;
 use crate::secrets::SecretLocator;
 
 /// Declares the servers. Nothing is written unless all of them can be declared.
-pub(crate) fn run(args: &AddJsonArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
+pub(crate) async fn run(args: &AddJsonArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
     let text = entries_text(&args.name_and_json)?;
     if paths.config.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("json")) {
         return Err(CommandError::usage("only TOML files can be changed")
@@ -42,15 +43,20 @@ pub(crate) fn run(args: &AddJsonArgs, paths: &Paths, out: &mut Output) -> Result
         store_secrets(&locator, &imported, "add-json")?;
     }
     original.replace(&imported.config_text)?;
+    let update = GatewayUpdate::reload(paths).await;
     let file = paths.config.display().to_string();
     if out.json {
         let notes: Vec<&String> = imported.entries.iter().flat_map(|entry| &entry.notes).collect();
-        out.print_json(&json!({"names": names, "file": file, "changed": true, "notes": notes}))?;
+        let gateway = update.to_json();
+        let report =
+            json!({"names": names, "file": file, "changed": true, "notes": notes, "gateway": gateway});
+        out.print_json(&report)?;
     }
     for (name, entry) in names.iter().zip(&imported.entries) {
         out.print_note(&format!("added `{name}` to `{file}`"))?;
         entry.notes.iter().try_for_each(|note| out.print_note(&format!("  {note}")))?;
     }
+    update.print(out)?;
     Ok(ExitStatus::Success)
 }
 

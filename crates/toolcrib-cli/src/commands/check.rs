@@ -1,7 +1,10 @@
 //! `toolcrib check`: reports every problem of the config.
 
 use anyhow::Result;
-use toolcrib::config::{Problem, ProblemScope};
+use toolcrib::access::expose::BYTES_PER_TOKEN;
+use toolcrib::config::{Config, Problem, ProblemScope};
+use toolcrib::crib::remembered_tools_size;
+use toolcrib::{Caller, ServerSpec};
 
 use crate::command_error::ProblemReport;
 use crate::exit::ExitStatus;
@@ -22,6 +25,7 @@ pub(crate) fn run(paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
     config.problems.extend(toolcrib::config::find_short_tokens(&config.callers, |name| locator.find(name)));
     let missing = preflight::find_missing(&config, None, &locator);
     config.problems.extend(missing);
+    config.problems.extend(find_long_tool_list(&config, paths));
     config.problems.extend(paths.sources().unused_project_file().map(|(file, reason)| Problem {
         file: file.to_owned(),
         position: None,
@@ -52,6 +56,32 @@ pub(crate) fn run(paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
     let files = files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ");
     out.print_note(&format!("{files}: {servers}, {}", format_count(problem_count, "problem")))?;
     Ok(ExitStatus::InvalidConfig)
+}
+
+/// Returns a note if the tools that clients are listed cost more than the token budget, as far as they are known.
+fn find_long_tool_list(config: &Config, paths: &Paths) -> Option<Problem> {
+    let caller = Caller::local();
+    let size = |spec: &ServerSpec| {
+        let is_listed = |tool: &str| config.policy.authorize(&caller, &spec.id, Some(tool)).is_ok();
+        remembered_tools_size(spec, paths.state_dir(), is_listed)
+    };
+    let bytes: usize = config.roster.servers().filter(|spec| spec.enabled).map(size).sum();
+    let tokens = bytes.div_ceil(BYTES_PER_TOKEN);
+    let budget = config.expose.budget;
+    if tokens <= budget || config.expose.is_search(&caller, None, || bytes) {
+        return None;
+    }
+    Some(Problem {
+        file: config.file.clone(),
+        position: None,
+        scope: ProblemScope::Note,
+        message: format!(
+            "the list of all tools costs clients about {tokens} tokens, more than `expose.budget` ({budget})"
+        ),
+        hint: Some(
+            "see `toolcrib tools --cost`; deny tools, or set `mode = \"auto\"` in `[expose]`".to_owned(),
+        ),
+    })
 }
 
 /// Formats a number of things.

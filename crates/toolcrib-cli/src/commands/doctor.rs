@@ -157,6 +157,7 @@ pub(crate) async fn run(args: &DoctorArgs, paths: &Paths, out: &mut Output) -> R
         let message = format!("server `{name}` is not declared");
         return Err(CommandError::usage(message).hint("toolcrib ls").into());
     }
+    list.add(general_checks::check_service(&config, paths), out)?;
     for check in general_checks::check_config(&config, server, paths) {
         list.add(check, out)?;
     }

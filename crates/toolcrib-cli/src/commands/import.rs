@@ -10,6 +10,7 @@ use toolcrib_agents::edit::file::OriginalFile;
 use toolcrib_agents::import::{self, Import, ImportRequest, ImportVerdict, ImportedEntry, SecretExtraction};
 
 use super::config_changes;
+use super::gateway_update::GatewayUpdate;
 use crate::cli::{ImportArgs, SecretsChoice};
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
@@ -18,7 +19,7 @@ use crate::paths::Paths;
 use crate::secrets::SecretLocator;
 
 /// Shows what would be imported, and imports it if the person agrees.
-pub(crate) fn run(args: &ImportArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
+pub(crate) async fn run(args: &ImportArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
     let agent_paths = AgentPaths::from_env()?;
     let original = open_config(paths)?;
     let locator = SecretLocator::new(paths, &paths.sources().load().secrets);
@@ -51,8 +52,14 @@ pub(crate) fn run(args: &ImportArgs, paths: &Paths, out: &mut Output) -> Result<
     if is_written {
         plan.write(&locator)?;
     }
+    let update = match is_written {
+        true => GatewayUpdate::reload(paths).await,
+        false => GatewayUpdate::NotRunning,
+    };
     if out.json {
-        out.print_json(&plan.to_json(is_written))?;
+        let mut report = plan.to_json(is_written);
+        report["gateway"] = update.to_json();
+        out.print_json(&report)?;
     } else if is_settled {
         plan.print(!args.dry_run, out)?;
     }
@@ -61,6 +68,7 @@ pub(crate) fn run(args: &ImportArgs, paths: &Paths, out: &mut Output) -> Result<
         return Err(error.hint(format!("toolcrib import --from {} --yes", args.from)).into());
     }
     out.print_note(&plan.summary())?;
+    update.print(out)?;
     Ok(ExitStatus::Success)
 }
 

@@ -3,23 +3,28 @@
 mod journal;
 mod plan;
 mod proof;
+mod service_step;
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use serde_json::{Value, json};
-use toolcrib_agents::agents::{AgentFileScope, AgentPaths};
+use toolcrib_agents::agents::{Agent, AgentFileScope, AgentPaths};
 use toolcrib_agents::export;
 
 use self::journal::{FileUndo, InitJournal, InitRecord, RecordedFile};
 use self::plan::InitPlan;
 use self::proof::AgentProof;
+use self::service_step::ServiceStep;
+use super::gateway_update::GatewayUpdate;
 use super::import::store_secrets;
 use crate::cli::InitArgs;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
+use crate::gateway::OtherGateway;
 use crate::output::Output;
 use crate::paths::Paths;
+use crate::progress::{ServerSource, Wait};
 use crate::report::tools::{FailureReport, ToolsReport};
 use crate::secrets::SecretLocator;
 
@@ -38,12 +43,16 @@ pub(crate) async fn run(
     if args.undo {
         let report = undo(&agent_paths, paths, &locator)?;
         print_undo(&report, &agent_paths, out)?;
+        update_gateway_after_undo(paths, out).await?;
         return Ok(if report.left.is_empty() { ExitStatus::Success } else { ExitStatus::CheckFailed });
     }
-    let plan = InitPlan::new(agent_paths, paths, config_flag, &locator)?;
+    let mut plan = InitPlan::new(agent_paths, paths, config_flag, &locator)?;
     if !plan.has_agents {
         let error = CommandError::new(ExitStatus::Failure, "no_agent", "no installed agent was found");
         return Err(error.hint("toolcrib add NAME -- COMMAND").into());
+    }
+    if !args.no_service {
+        plan.service = ServiceStep::plan(&plan.new_config, paths);
     }
     if plan.is_empty() {
         return print_nothing_to_do(&plan, out);
@@ -59,9 +68,12 @@ pub(crate) async fn run(
         return Err(error.hint("toolcrib init --yes").into());
     }
     carry_out(&plan, paths, &locator)?;
-    let result = check_result(&plan, paths, out).await?;
+    let has_new_service = plan.service.carry_out(config_flag, out).await?;
+    let result = check_result(&plan, config_flag, paths, out).await?;
     if out.json {
-        out.print_json(&report_json(&plan, result.as_ref()))?;
+        let mut report = report_json(&plan, result.as_ref());
+        report["service_installed"] = has_new_service.into();
+        out.print_json(&report)?;
     } else {
         print_result(&plan, result.as_ref(), out)?;
     }
@@ -93,7 +105,7 @@ fn carry_out(plan: &InitPlan, paths: &Paths, locator: &SecretLocator) -> Result<
 /// Carries out one step of the plan. Returns whether there is another one.
 fn take_step(step: usize, plan: &InitPlan, paths: &Paths, locator: &SecretLocator) -> Result<bool> {
     match step {
-        0 => InitJournal::new(paths.state_dir()).add(&plan.file_changes(), &plan.new_secrets)?,
+        0 => InitJournal::new(paths.state_dir()).add(&plan.changes())?,
         1 => store_secrets(locator, &plan.import, "import")?,
         2 if plan.has_imports() => plan.config.replace(&plan.import.config_text)?,
         2 => {}
@@ -107,11 +119,23 @@ fn take_step(step: usize, plan: &InitPlan, paths: &Paths, locator: &SecretLocato
 
 /// What `init` found out after the changes.
 struct InitResult {
+    /// What a gateway that was running did with the changes.
+    gateway: GatewayUpdate,
     listing: ToolsReport,
     proofs: Vec<AgentProof>,
 }
 
-async fn check_result(plan: &InitPlan, paths: &Paths, out: &mut Output) -> Result<Option<InitResult>> {
+async fn check_result(
+    plan: &InitPlan,
+    config_flag: Option<&Path>,
+    paths: &Paths,
+    out: &mut Output,
+) -> Result<Option<InitResult>> {
+    let gateway = GatewayUpdate::reload(paths).await;
+    gateway.print(out)?;
+    if let GatewayUpdate::NotRunning = gateway {
+        proof::start_gateway(config_flag, paths, out).await?;
+    }
     out.print_note("starting the servers once to list their tools …")?;
     let listing = match plan.new_config.roster.is_empty() {
         true => ToolsReport::default(),
@@ -121,11 +145,11 @@ async fn check_result(plan: &InitPlan, paths: &Paths, out: &mut Output) -> Resul
         },
     };
     let proofs = proof::prove_agents(&plan.agents, &plan.agent_paths).await?;
-    Ok(proofs.map(|proofs| InitResult { listing, proofs }))
+    Ok(proofs.map(|proofs| InitResult { gateway, listing, proofs }))
 }
 
 fn print_result(plan: &InitPlan, result: Option<&InitResult>, out: &mut Output) -> std::io::Result<()> {
-    if let Some(InitResult { listing, proofs }) = result {
+    if let Some(InitResult { listing, proofs, .. }) = result {
         for error in &listing.failed {
             out.warn(&error.message, error.hint.as_deref())?;
         }
@@ -151,7 +175,8 @@ fn print_result(plan: &InitPlan, result: Option<&InitResult>, out: &mut Output) 
 
 fn report_json(plan: &InitPlan, result: Option<&InitResult>) -> Value {
     let mut report = json!({"plan": plan.to_json(), "changed": result.is_some()});
-    if let Some(InitResult { listing, proofs }) = result {
+    if let Some(InitResult { gateway, listing, proofs }) = result {
+        report["gateway"] = gateway.to_json();
         report["tools"] = listing.tools.len().into();
         report["failed"] = listing.failed.iter().map(FailureReport::to_short_json).collect();
         report["proofs"] = proofs.iter().map(AgentProof::to_json).collect();
@@ -165,6 +190,7 @@ fn report_json(plan: &InitPlan, result: Option<&InitResult>) -> Value {
 struct UndoReport {
     restored: Vec<PathBuf>,
     left: Vec<RecordedFile>,
+    service_removed: bool,
 }
 
 /// Undoes every `init`, the newest first. Files that were edited since are not changed.
@@ -178,7 +204,10 @@ fn undo(agent_paths: &AgentPaths, paths: &Paths, locator: &SecretLocator) -> Res
     let mut report = UndoReport::default();
     for (number, record) in records {
         let left = undo_files(&record, agent_paths, paths, &mut report)?;
-        // A config that was not restored still needs its secrets.
+        // An agent that was not restored still needs the gateway, and each file that was not restored the secrets.
+        if record.service && left.files.iter().all(|file| file.agent.is_none()) {
+            report.service_removed |= service_step::remove(paths)?;
+        }
         if left.files.is_empty() {
             record.secrets.iter().try_for_each(|name| locator.remove(name).map(|_| ()))?;
         }
@@ -212,16 +241,34 @@ fn undo_files(
     Ok(left)
 }
 
+/// Lets no gateway keep the config that was undone. A gateway that an agent started is stopped: agents that still use
+/// toolcrib start it again.
+async fn update_gateway_after_undo(paths: &Paths, out: &mut Output) -> Result<()> {
+    match OtherGateway::find(paths)? {
+        Some(other) if other.auto_started => {
+            let stopped = other.stop(paths.sources().load().limits.drain);
+            Ok(Wait::new("stopping the gateway", ServerSource::None).run(stopped).await?)
+        }
+        Some(_) => Ok(GatewayUpdate::reload(paths).await.print(out)?),
+        None => Ok(()),
+    }
+}
+
 fn print_undo(report: &UndoReport, agent_paths: &AgentPaths, out: &mut Output) -> std::io::Result<()> {
     if out.json {
         let text = |path: &Path| path.display().to_string();
         let left = |file: &RecordedFile| json!({"file": text(&file.path), "backup": file.backup.as_deref().map(text)});
         let restored: Vec<String> = report.restored.iter().map(|path| text(path)).collect();
         let left: Vec<Value> = report.left.iter().map(left).collect();
-        return out.print_json(&json!({"restored": restored, "left": left}));
+        return out.print_json(&json!({
+            "restored": restored, "left": left, "service_removed": report.service_removed,
+        }));
     }
     for path in &report.restored {
         out.print_line(&format!("restored `{}`", agent_paths.abbreviate(path)))?;
+    }
+    if report.service_removed {
+        out.print_line("removed the service")?;
     }
     for file in &report.left {
         let path = agent_paths.abbreviate(&file.path);
@@ -229,9 +276,13 @@ fn print_undo(report: &UndoReport, agent_paths: &AgentPaths, out: &mut Output) -
             Some(backup) => format!("its contents before are in `{}`", backup.display()),
             None => "it did not exist before".to_owned(),
         };
-        let hint =
-            "toolcrib export AGENT --undo removes only the entry of toolcrib and puts back what it replaced";
-        out.warn(&format!("`{path}` was edited since and is not changed; {before}"), Some(hint))?;
+        let hint = match file.agent {
+            Some(Agent { id, .. }) => format!(
+                "toolcrib export {id} --undo removes only the entry of toolcrib and puts back what it replaced"
+            ),
+            None => "toolcrib rm NAME removes a server that you no longer need".to_owned(),
+        };
+        out.warn(&format!("`{path}` was edited since and is not changed; {before}"), Some(&hint))?;
     }
     Ok(())
 }

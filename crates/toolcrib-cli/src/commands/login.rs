@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 use toolcrib::config::Config;
 use toolcrib::oauth::{Login, LoginRequest, LoginSummary, Logins, OAuthError, OAuthErrorKind};
 use toolcrib::spec::Endpoint;
+use toolcrib::spec::auth::Grant;
 use toolcrib::util::clock::wall_time;
+use toolcrib::util::format::format_duration;
 use toolcrib::{ServerId, ServerSpec};
 
 use self::redirect_listener::{Redirect, RedirectListener};
@@ -18,6 +20,7 @@ use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::output::Output;
 use crate::paths::Paths;
+use crate::progress::{ServerSource, Wait};
 use crate::secrets::SecretLocator;
 
 /// Logs in to one server or to all, or shows the logins.
@@ -73,9 +76,14 @@ fn find_remote<'a>(name: &str, config: &'a Config) -> Result<&'a ServerSpec, Com
         let message = format!("`{name}` runs on this machine and needs no login");
         return Err(CommandError::usage(message).hint(format!("toolcrib show {name}")));
     };
-    if remote.headers.keys().any(|header| header.eq_ignore_ascii_case("authorization")) {
+    if remote.has_authorization() {
         let message =
             format!("`{name}` has an `Authorization` header in the config, which is used instead of a login");
+        return Err(CommandError::usage(message).hint(format!("toolcrib why {name}")));
+    }
+    if remote.auth.grant != Grant::AuthorizationCode {
+        let grant = remote.auth.grant.as_str();
+        let message = format!("`{name}` gets its tokens with `grant = \"{grant}\"` and needs no login");
         return Err(CommandError::usage(message).hint(format!("toolcrib why {name}")));
     }
     Ok(spec)
@@ -127,7 +135,7 @@ async fn log_in(
     let mut listener = RedirectListener::bind(port).await.map_err(unexpected)?;
     let redirect_uri = listener.redirect_uri();
     let login = Login::start(LoginRequest { server: spec, logins, redirect_uri: &redirect_uri });
-    let login = login.await.map_err(failed)?;
+    let login = wait_for(format!("looking for the login of `{}`", spec.id), login).await.map_err(failed)?;
     let opened = !args.no_browser && browser::open(login.url()).await;
     let action = if opened {
         "a browser was opened; if it does not show the login, open"
@@ -137,20 +145,30 @@ async fn log_in(
     out.print_stderr(&format!("{action}:\n  {}", login.url())).map_err(unexpected)?;
     let can_paste = out.prompter().is_interactive();
     if can_paste {
-        let hint = "if the browser runs on another machine, paste the URL that it ends at here:";
-        out.print_stderr(hint).map_err(unexpected)?;
+        let wait = format_duration(args.timeout);
+        let hint = format!(
+            "waiting for the login, up to {wait}; if the browser runs on another machine, paste the URL that it ends at here:"
+        );
+        out.print_stderr(&hint).map_err(unexpected)?;
     }
     let redirect = tokio::time::timeout(args.timeout, next_redirect(&mut listener, &login, can_paste));
+    // The line would overwrite what is pasted.
+    let redirect = async {
+        match can_paste {
+            true => redirect.await,
+            false => wait_for("waiting for the login in the browser", redirect).await,
+        }
+    };
     let interrupted =
         super::until_interrupted(redirect).await.map_err(|error| CommandError::unexpected(&error))?;
     let Some(redirect) = interrupted else { return Ok(None) };
     let redirect = redirect.map_err(|_| {
-        let message = format!("no login to `{}` within {:?}", spec.id, args.timeout);
+        let message = format!("no login to `{}` within {}", spec.id, format_duration(args.timeout));
         CommandError::new(ExitStatus::TimedOut, "login_timeout", message)
             .hint(format!("toolcrib login {}", spec.id))
     })?;
     let redirect = redirect.map_err(unexpected)?;
-    let finished = login.finish(&redirect.url).await;
+    let finished = wait_for("requesting a token", login.finish(&redirect.url)).await;
     let page = match &finished {
         Ok(_) => "You are logged in. You can close this page.".to_owned(),
         Err(error) => format!("The login failed: {error}"),
@@ -173,6 +191,11 @@ async fn next_redirect(
         }
         redirect.answer("This page does not belong to the login.".to_owned()).await;
     }
+}
+
+/// Runs a part of the login, and shows the progress line if that takes long.
+async fn wait_for<F: Future>(action: impl Into<String>, work: F) -> F::Output {
+    Wait::new(action, ServerSource::None).run(work).await
 }
 
 /// Returns the port of the last login to a server.

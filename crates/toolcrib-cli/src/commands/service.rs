@@ -2,59 +2,18 @@
 
 mod launchd;
 mod systemd;
+pub(super) mod user_service;
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use serde_json::json;
 
+use self::user_service::{ServicePlan, UserService};
 use crate::cli::{InstallServiceArgs, ServiceCommand};
-use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
-use crate::gateway::OtherGateway;
-use crate::listen::ListenAddr;
 use crate::output::Output;
 use crate::paths::Paths;
-
-/// The first line of files that this command wrote.
-const MARKER: &str = "# Written by `toolcrib service install`.";
-/// Variables that decide which config and which socket the gateway uses, and what its servers find.
-const ENVIRONMENT: [&str; 5] =
-    ["PATH", "TOOLCRIB_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "TOOLCRIB_HOST"];
-
-/// The program that manages services of the user.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ServiceManager {
-    Systemd,
-    Launchd,
-}
-
-/// The gateway as a service.
-struct ServiceSpec {
-    name: String,
-    program: PathBuf,
-    config_flag: Option<PathBuf>,
-    listen: ListenAddr,
-    /// The gateway's own socket.
-    socket: PathBuf,
-    environment: Vec<(String, String)>,
-    log: PathBuf,
-}
-
-/// A file of the service.
-struct ServiceFile {
-    path: PathBuf,
-    text: String,
-}
-
-/// What installs a service.
-struct ServicePlan {
-    files: Vec<ServiceFile>,
-    /// Run after the files were written.
-    commands: Vec<Vec<String>>,
-}
 
 /// Installs, removes or shows the service of this config.
 pub(crate) async fn run(
@@ -63,17 +22,16 @@ pub(crate) async fn run(
     paths: &Paths,
     out: &mut Output,
 ) -> Result<ExitStatus> {
-    let paths = paths.clone().without_project();
-    let Some(manager) = ServiceManager::find() else {
+    let Some(service) = UserService::find(paths) else {
         report_missing_manager(out)?;
         return Ok(ExitStatus::Success);
     };
-    let name = paths.service_name();
     match command {
-        ServiceCommand::Install(args) => install(manager, args, config_flag, &paths, out).await,
-        ServiceCommand::Remove(args) => remove(manager, &name, args.dry_run, out),
-        ServiceCommand::Status => status(manager, &name, out),
+        ServiceCommand::Install(args) => install(&service, args, config_flag, out).await?,
+        ServiceCommand::Remove(args) => remove(&service, args.dry_run, out)?,
+        ServiceCommand::Status => show_state(&service, out)?,
     }
+    Ok(ExitStatus::Success)
 }
 
 fn report_missing_manager(out: &mut Output) -> std::io::Result<()> {
@@ -86,277 +44,74 @@ fn report_missing_manager(out: &mut Output) -> std::io::Result<()> {
     )
 }
 
-impl ServiceManager {
-    /// Finds the manager of this user's services.
-    fn find() -> Option<Self> {
-        if cfg!(target_os = "macos") {
-            return Some(Self::Launchd);
-        }
-        let mut probe = Command::new("systemctl");
-        probe.args(["--user", "show-environment"]);
-        probe.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        probe.status().is_ok_and(|status| status.success()).then_some(Self::Systemd)
-    }
-
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Systemd => "systemd",
-            Self::Launchd => "launchd",
-        }
-    }
-
-    /// Returns the folder of the files of services.
-    fn folder(self) -> Result<PathBuf> {
-        let variable =
-            |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let home = variable("HOME").context("`HOME` is not set")?;
-        Ok(match self {
-            Self::Systemd => {
-                let config = variable("XDG_CONFIG_HOME").filter(|path| path.is_absolute());
-                config.unwrap_or_else(|| home.join(".config")).join("systemd/user")
-            }
-            Self::Launchd => home.join("Library/LaunchAgents"),
-        })
-    }
-
-    fn install_plan(self, spec: &ServiceSpec) -> Result<ServicePlan> {
-        let folder = self.folder()?;
-        Ok(match self {
-            Self::Systemd => systemd::install_plan(spec, &folder),
-            Self::Launchd => launchd::install_plan(spec, &folder, own_uid()),
-        })
-    }
-
-    /// Returns the paths of the files of a service.
-    fn files(self, name: &str) -> Result<Vec<PathBuf>> {
-        let folder = self.folder()?;
-        Ok(match self {
-            Self::Systemd => ["socket", "service"].map(|kind| folder.join(format!("{name}.{kind}"))).to_vec(),
-            Self::Launchd => vec![folder.join(format!("{name}.gateway.plist"))],
-        })
-    }
-
-    /// Returns the commands that stop a service, and those after its files were removed.
-    fn remove_commands(self, name: &str) -> (Vec<Vec<String>>, Vec<Vec<String>>) {
-        match self {
-            Self::Systemd => systemd::remove_commands(name),
-            Self::Launchd => (launchd::remove_commands(name, own_uid()), Vec::new()),
-        }
-    }
-}
-
-impl ServiceSpec {
-    fn new(args: &InstallServiceArgs, config_flag: Option<&Path>, paths: &Paths) -> Result<Self> {
-        let variable =
-            |name: &str| Some((name.to_owned(), std::env::var(name).ok().filter(|v| !v.is_empty())?));
-        Ok(Self {
-            name: paths.service_name(),
-            program: std::env::current_exe().context("cannot find the path of this program")?,
-            config_flag: config_flag.map(std::path::absolute).transpose()?,
-            listen: args.listen.clone(),
-            socket: paths.socket_path(),
-            environment: ENVIRONMENT.into_iter().filter_map(variable).collect(),
-            log: paths.gateway_log(),
-        })
-    }
-
-    /// Returns the command line of the gateway.
-    fn command(&self) -> Vec<String> {
-        let mut words = vec![
-            self.program.display().to_string(),
-            "serve".into(),
-            "--listen".into(),
-            self.listen.to_string(),
-        ];
-        if let Some(file) = &self.config_flag {
-            words.extend(["--config".to_owned(), file.display().to_string()]);
-        }
-        words
-    }
-
-    #[cfg(test)]
-    fn for_test() -> Self {
-        Self {
-            name: "toolcrib".to_owned(),
-            program: "/opt/toolcrib".into(),
-            config_flag: None,
-            listen: "127.0.0.1:7717".parse().unwrap(),
-            socket: "/run/user/7/toolcrib/k.sock".into(),
-            environment: vec![("PATH".to_owned(), "/bin:/usr/bin".to_owned())],
-            log: "/s/gateway.log".into(),
-        }
-    }
-}
-
 async fn install(
-    manager: ServiceManager,
+    service: &UserService,
     args: &InstallServiceArgs,
     config_flag: Option<&Path>,
-    paths: &Paths,
     out: &mut Output,
-) -> Result<ExitStatus> {
-    let config = paths.valid_config()?;
-    args.listen.check_exposure(!config.callers.is_empty())?;
-    let spec = ServiceSpec::new(args, config_flag, paths)?;
-    let plan = manager.install_plan(&spec)?;
-    plan.files.iter().try_for_each(|file| refuse_foreign_file(&file.path))?;
-    let is_current = |file: &ServiceFile| fs::read_to_string(&file.path).is_ok_and(|text| text == file.text);
-    let changed = !plan.files.iter().all(is_current);
+) -> Result<()> {
+    let installation = service.prepare(&args.listen, config_flag)?;
     if args.dry_run {
-        print_plan(&plan, out)?;
-        return Ok(ExitStatus::Success);
+        return Ok(print_plan(&installation.plan, out)?);
     }
-    if changed {
-        stop_own_gateway(paths, config.limits.drain, out).await?;
-        if let Err(error) = apply(manager, &spec.name, &plan) {
-            remove_files(manager, &spec.name)?;
-            return Err(error);
-        }
-    }
+    let report = service.install(&installation).await?;
+    let name = service.name();
     if out.json {
-        out.print_json(&json!({
-            "manager": manager.as_str(), "installed": true, "changed": changed, "name": spec.name,
-            "files": plan.files.iter().map(|file| file.path.display().to_string()).collect::<Vec<_>>(),
-        }))?;
-        return Ok(ExitStatus::Success);
+        let files = installation.plan.files.iter().map(|file| file.path.display().to_string());
+        return Ok(out.print_json(&json!({
+            "manager": service.manager_name(), "installed": true, "changed": report.changed, "name": name,
+            "files": files.collect::<Vec<_>>(),
+        }))?);
     }
-    match changed {
-        true => out.print_note(&format!("installed the service `{}` ({})", spec.name, manager.as_str()))?,
-        false => out.print_note(&format!("the service `{}` is installed already", spec.name))?,
+    if let Some(pid) = report.stopped_gateway {
+        out.print_note(&format!("stopped the gateway that ran in the background (pid {pid})"))?;
     }
-    print_environment_note(&config, out)?;
-    out.print_note("undo: toolcrib service remove")?;
-    Ok(ExitStatus::Success)
+    match report.changed {
+        true => out.print_note(&format!("installed the service `{name}` ({})", service.manager_name()))?,
+        false => out.print_note(&format!("the service `{name}` is installed already"))?,
+    }
+    let missing = user_service::missing_variables(&installation.config);
+    if !missing.is_empty() {
+        let message =
+            format!("servers use {}, which the service does not get from this shell", missing.join(", "));
+        out.warn(&message, Some("use `toolcrib secret set`, or set them for all services of your user"))?;
+    }
+    Ok(out.print_note("undo: toolcrib service remove")?)
 }
 
-/// Says which variables of the config the service does not get from this shell.
-fn print_environment_note(config: &toolcrib::config::Config, out: &mut Output) -> std::io::Result<()> {
-    let used = crate::environment::used_variables(config);
-    let missing: Vec<String> = used
-        .iter()
-        .filter(|name| !ENVIRONMENT.contains(&name.as_str()))
-        .map(|name| format!("`{name}`"))
-        .collect();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let message =
-        format!("servers use {}, which the service does not get from this shell", missing.join(", "));
-    out.warn(&message, Some("use `toolcrib secret set`, or set them for all services of your user"))
-}
-
-/// Stops a gateway that would keep the service from starting, if it was started in the background.
-async fn stop_own_gateway(paths: &Paths, drain: std::time::Duration, out: &mut Output) -> Result<()> {
-    let Some(other) = OtherGateway::find(paths)? else { return Ok(()) };
-    if other.auto_started {
-        out.print_note(&format!("stopping the gateway that runs in the background (pid {})", other.pid))?;
-        return Ok(other.stop(drain).await?);
-    }
-    let message = format!("a gateway is running for this config (pid {})", other.pid);
-    Err(CommandError::new(ExitStatus::Failure, "already_running", message)
-        .hint("toolcrib stop-gateway")
-        .into())
-}
-
-/// Writes the files and runs the commands.
-fn apply(manager: ServiceManager, name: &str, plan: &ServicePlan) -> Result<()> {
-    if manager == ServiceManager::Launchd {
-        // A loaded service cannot be loaded again; this fails if it is not loaded.
-        let _ = run_all(&manager.remove_commands(name).0);
-    }
-    for file in &plan.files {
-        let folder = file.path.parent().unwrap_or(Path::new("/"));
-        fs::create_dir_all(folder).with_context(|| format!("cannot create `{}`", folder.display()))?;
-        fs::write(&file.path, &file.text)
-            .with_context(|| format!("cannot write `{}`", file.path.display()))?;
-    }
-    run_all(&plan.commands)
-}
-
-/// Refuses to change a file of this name that this command did not write.
-fn refuse_foreign_file(path: &Path) -> Result<(), CommandError> {
-    let own_line = MARKER.trim_start_matches("# ");
-    match fs::read_to_string(path) {
-        Ok(text) if !text.contains(own_line) => {
-            let message = format!("`{}` exists and was not written by toolcrib", path.display());
-            Err(CommandError::usage(message).hint(format!("move it away: mv {0} {0}.old", path.display())))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn remove(manager: ServiceManager, name: &str, dry_run: bool, out: &mut Output) -> Result<ExitStatus> {
-    let files = manager.files(name)?;
-    files.iter().try_for_each(|file| refuse_foreign_file(file))?;
-    let is_installed = files.iter().any(|file| file.exists());
+fn remove(service: &UserService, dry_run: bool, out: &mut Output) -> Result<()> {
     if dry_run {
-        let (before, after) = manager.remove_commands(name);
-        let removed = files.iter().map(|file| command(&["rm", &file.display().to_string()]));
-        let commands: Vec<Vec<String>> = before.into_iter().chain(removed).chain(after).collect();
-        print_plan(&ServicePlan { files: Vec::new(), commands }, out)?;
-        return Ok(ExitStatus::Success);
+        return Ok(print_plan(&service.removal_plan()?, out)?);
     }
-    if is_installed {
-        remove_files(manager, name)?;
-    }
+    let changed = service.remove()?;
+    let name = service.name();
     if out.json {
-        let manager = manager.as_str();
-        out.print_json(
-            &json!({"manager": manager, "installed": false, "changed": is_installed, "name": name}),
-        )?;
-    } else if is_installed {
-        out.print_note(&format!("removed the service `{name}`"))?;
-    } else {
-        out.print_note(&format!("the service `{name}` is not installed"))?;
+        let manager = service.manager_name();
+        let report = json!({"manager": manager, "installed": false, "changed": changed, "name": name});
+        return Ok(out.print_json(&report)?);
     }
-    Ok(ExitStatus::Success)
+    Ok(out.print_note(&match changed {
+        true => format!("removed the service `{name}`"),
+        false => format!("the service `{name}` is not installed"),
+    })?)
 }
 
-fn remove_files(manager: ServiceManager, name: &str) -> Result<()> {
-    let (before, after) = manager.remove_commands(name);
-    let stopped = run_all(&before);
-    for file in manager.files(name)? {
-        if file.exists() {
-            fs::remove_file(&file).with_context(|| format!("cannot remove `{}`", file.display()))?;
-        }
-    }
-    run_all(&after)?;
-    stopped
-}
-
-fn status(manager: ServiceManager, name: &str, out: &mut Output) -> Result<ExitStatus> {
-    let files = manager.files(name)?;
-    let installed = files.iter().all(|file| file.exists());
-    let command = match manager {
-        ServiceManager::Systemd => systemd::status_command(name),
-        ServiceManager::Launchd => launchd::status_command(name, own_uid()),
-    };
-    let output =
-        to_process(&command).output().with_context(|| format!("cannot run `{}`", command.join(" ")))?;
-    let states: Vec<String> = match manager {
-        ServiceManager::Systemd => {
-            String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
-        }
-        ServiceManager::Launchd if output.status.success() => vec!["active".to_owned()],
-        ServiceManager::Launchd => vec!["inactive".to_owned()],
-    };
-    let units: Vec<String> =
-        files.iter().filter_map(|file| Some(file.file_name()?.to_string_lossy().into_owned())).collect();
+fn show_state(service: &UserService, out: &mut Output) -> Result<()> {
+    let state = service.state()?;
+    let name = service.name();
     if out.json {
         let units: Vec<_> =
-            units.iter().zip(states).map(|(unit, state)| json!({"name": unit, "state": state})).collect();
-        let manager = manager.as_str();
-        out.print_json(&json!({"manager": manager, "installed": installed, "name": name, "units": units}))?;
-        return Ok(ExitStatus::Success);
+            state.units.iter().map(|unit| json!({"name": unit.name, "state": unit.state})).collect();
+        let manager = service.manager_name();
+        let report = json!({"manager": manager, "installed": state.installed, "name": name, "units": units});
+        return Ok(out.print_json(&report)?);
     }
-    if !installed {
-        out.print_note(&format!("the service `{name}` is not installed; toolcrib service install"))?;
-        return Ok(ExitStatus::Success);
+    if !state.installed {
+        let note = format!("the service `{name}` is not installed; toolcrib service install");
+        return Ok(out.print_note(&note)?);
     }
-    let rows: Vec<Vec<String>> =
-        units.into_iter().zip(states).map(|(unit, state)| vec![unit, state]).collect();
-    out.print_table(&["UNIT", "STATE"], &rows)?;
-    Ok(ExitStatus::Success)
+    let rows: Vec<Vec<String>> = state.units.into_iter().map(|unit| vec![unit.name, unit.state]).collect();
+    Ok(out.print_table(&["UNIT", "STATE"], &rows)?)
 }
 
 /// Prints files and commands without changing anything.
@@ -374,33 +129,4 @@ fn print_plan(plan: &ServicePlan, out: &mut Output) -> std::io::Result<()> {
         file.text.lines().try_for_each(|line| out.print_line(&format!("  {line}")))?;
     }
     plan.commands.iter().try_for_each(|command| out.print_line(&format!("run {}", command.join(" "))))
-}
-
-fn run_all(commands: &[Vec<String>]) -> Result<()> {
-    for command in commands {
-        let text = command.join(" ");
-        let output = to_process(command).output().with_context(|| format!("cannot run `{text}`"))?;
-        if !output.status.success() {
-            let reason = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
-            let message = format!("`{text}` failed: {reason}");
-            return Err(CommandError::new(ExitStatus::Failure, "service_failed", message).into());
-        }
-    }
-    Ok(())
-}
-
-fn to_process(command: &[String]) -> Command {
-    let (program, args) =
-        command.split_first().map_or(("true", &[][..]), |(first, rest)| (first.as_str(), rest));
-    let mut process = Command::new(program);
-    process.args(args).stdin(Stdio::null());
-    process
-}
-
-fn command(words: &[&str]) -> Vec<String> {
-    words.iter().map(|word| (*word).to_owned()).collect()
-}
-
-fn own_uid() -> u32 {
-    rustix::process::geteuid().as_raw()
 }

@@ -3,7 +3,7 @@
 //! Only MCP messages may be written to stdout here.
 
 mod attached;
-mod auto_start;
+pub(super) mod auto_start;
 mod connector;
 mod gateway_check;
 mod replay_log;

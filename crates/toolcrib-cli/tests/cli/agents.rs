@@ -268,11 +268,8 @@ fn import_reports_every_entry_and_keeps_config() {
     assert_eq!(verdicts, ["imported", "imported", "skipped"]);
     let after = fs::read_to_string(home.config()).unwrap();
     assert!(after.starts_with(&before) && after.contains("[servers.files]"), "{after}");
-    // Without a header, only the bridge can log in.
-    assert!(
-        after.contains("\"mcp-remote\", \"https://example.com/mcp\"") && !after.contains("sk-abcdefgh"),
-        "{after}"
-    );
+    assert!(after.contains("url = \"https://example.com/mcp\"") && !after.contains("sk-abcdefgh"), "{after}");
+    assert!(report["entries"][1]["notes"].to_string().contains("`toolcrib login remote`"), "{report}");
     run(&home, &["check"]).expect(0);
     let again = run(&home, &["import"]).expect(0);
     assert!(

@@ -23,6 +23,14 @@ fn change_is_in_force_when_the_command_returns() {
     home.run(&["enable", "more"]).expect(0);
     assert_eq!(server_status(&home, "more")["state"], "asleep");
     home.run(&["rm", "more"]).expect(0);
+    let entry = r#"{"command": "no-such-program", "args": ["pasted"]}"#;
+    let pasted = home.run(&["add-json", "pasted", entry, "--json"]).expect(0).json();
+    assert_eq!(pasted["gateway"]["generation"], 6, "{pasted}");
+    assert_eq!(server_status(&home, "pasted")["state"], "asleep");
+    let entries = r#"{"mcpServers": {"imported": {"command": "no-such-program"}}}"#;
+    let imported = home.run_with_input(&["import", "--from", "-", "--yes"], entries).expect(0);
+    assert!(imported.stderr.contains("the running gateway uses the change"), "{}", imported.stderr);
+    assert_eq!(server_status(&home, "imported")["state"], "asleep");
     assert_eq!(server_status(&home, "more"), Value::Null);
     let unchanged = home.run(&["enable", "echo", "--json"]).expect(0).json();
     assert_eq!((&unchanged["changed"], &unchanged["gateway"]), (&false.into(), &Value::Null));

@@ -55,6 +55,7 @@ fn doctor_starts_servers_in_the_gateway() {
     let gateway = home.serve(&["-q"]);
     let report = home.run(&["doctor", "--json"]).expect(0).json();
     assert_eq!(find_check(&report, None, "gateway").0, "pass");
+    assert_eq!(find_check(&report, None, "service").0, "pass");
     let status = home.run(&["status", "--json"]).expect(0).json();
     for server in status["servers"].as_array().unwrap() {
         assert_eq!((&server["state"], &server["generation"]), (&"ready".into(), &1.into()), "{server}");

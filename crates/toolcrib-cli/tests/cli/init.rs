@@ -1,6 +1,6 @@
 //! Tests of `init` with the files of nine agents in a temporary home.
 
-use super::agents::{command, run, user_home};
+use super::agents::{command, user_home};
 use super::*;
 
 use std::collections::BTreeMap;
@@ -48,9 +48,14 @@ const FILES: [(&str, &str); 9] = [
     ),
 ];
 
-/// Returns a home without a config and with the files of all agents.
-fn home_with_agents() -> Home {
+/// Returns a home without a config and with the files of all agents, whose `systemctl` records its arguments and exits with
+/// this status.
+fn home_with_agents(systemctl_status: u8) -> Home {
     let home = Home::new("");
+    let script =
+        format!("#!/bin/sh\necho \"$*\" >> {:?}\nexit {systemctl_status}\n", home.0.file("systemctl.log"));
+    fs::create_dir(home.0.file("bin")).unwrap();
+    process::write_program(&home.0.file("bin/systemctl"), &script);
     fs::remove_file(home.config()).unwrap();
     let program = home.0.file("demo-program");
     std::os::unix::fs::symlink(PROGRAM, &program).unwrap();
@@ -73,14 +78,30 @@ fn read_files(home: &Home) -> BTreeMap<&'static str, String> {
 
 /// Runs the program and fails if its output shows the secret.
 fn run_discreetly(home: &Home, args: &[&str]) -> RunResult {
-    let result = run(home, args);
+    let mut command = command(home, args);
+    command.env("PATH", format!("{}:/usr/bin:/bin", home.0.file("bin").display()));
+    let result = RunResult::from(deadline::output(&mut command));
     assert!(!result.stdout.contains(SECRET) && !result.stderr.contains(SECRET), "{}", result.stdout);
     result
 }
 
+/// Asserts that each file has the entry of toolcrib instead of the servers, and everything else as before.
+fn assert_replaced(home: &Home, before: &BTreeMap<&str, String>) {
+    for (path, text) in read_files(home) {
+        assert!(
+            text.contains("toolcrib") && !text.contains("demo-server") && !text.contains(SECRET),
+            "{path}: {text}"
+        );
+        let kept = ["mine", "which", "numStartups", "/p", "theme", "all */", "kept", "vim_mode", "\r\n\t"];
+        for word in kept.iter().filter(|word| before[path].contains(**word)) {
+            assert!(text.contains(word), "{path} lost {word}: {text}");
+        }
+    }
+}
+
 #[test]
 fn init_replaces_servers_of_all_agents_and_undo_restores_all_bytes() {
-    let home = home_with_agents();
+    let home = home_with_agents(0);
     let before = read_files(&home);
     let planned = run_discreetly(&home, &["init"]).expect(2);
     assert!(
@@ -88,6 +109,7 @@ fn init_replaces_servers_of_all_agents_and_undo_restores_all_bytes() {
         "{}",
         planned.stdout
     );
+    assert!(planned.stdout.contains("install the service `toolcrib` (systemd)"), "{}", planned.stdout);
     assert!(planned.stderr.contains("hint: toolcrib init --yes"), "{}", planned.stderr);
     run_discreetly(&home, &["init", "--json"]).expect(2);
     assert!(read_files(&home) == before && !home.config().exists(), "a plan writes nothing");
@@ -106,17 +128,14 @@ fn init_replaces_servers_of_all_agents_and_undo_restores_all_bytes() {
         (&report["failed"], &report["undo"]),
         (&serde_json::json!([]), &"toolcrib init --undo".into())
     );
+    assert_eq!(
+        (&report["plan"]["service"]["install"], &report["service_installed"]),
+        (&true.into(), &true.into())
+    );
+    let units = user_home(&home).join(".config/systemd/user");
+    assert_eq!(fs::read_dir(&units).unwrap().count(), 2);
     assert!(!fs::read_to_string(home.config()).unwrap().contains(SECRET));
-    for (path, text) in read_files(&home) {
-        assert!(
-            text.contains("toolcrib") && !text.contains("demo-server") && !text.contains(SECRET),
-            "{path}: {text}"
-        );
-        let kept = ["mine", "which", "numStartups", "/p", "theme", "all */", "kept", "vim_mode", "\r\n\t"];
-        for word in kept.iter().filter(|word| before[path].contains(**word)) {
-            assert!(text.contains(word), "{path} lost {word}: {text}");
-        }
-    }
+    assert_replaced(&home, &before);
 
     let again = run_discreetly(&home, &["init"]).expect(0);
     assert!(again.stdout.is_empty() && again.stderr.contains("nothing to do"), "{}", again.stderr);
@@ -125,21 +144,28 @@ fn init_replaces_servers_of_all_agents_and_undo_restores_all_bytes() {
     let agents = later["plan"]["agents"].as_array().unwrap();
     assert_eq!((agents.len(), &agents[0]["agent"]), (1, &"windsurf".into()), "only the new agent: {later}");
 
-    run_discreetly(&home, &["init", "--undo"]).expect(0);
+    let undone = run_discreetly(&home, &["init", "--undo", "--json"]).expect(0).json();
+    assert_eq!((&undone["service_removed"], fs::read_dir(&units).unwrap().count()), (&true.into(), 0));
+    let calls = fs::read_to_string(home.0.file("systemctl.log")).unwrap();
+    assert_eq!(calls.matches("restart toolcrib.socket").count(), 1, "{calls}");
+    assert_eq!(calls.matches("disable --now toolcrib.socket").count(), 1, "{calls}");
     assert!(read_files(&home) == before && !home.config().exists());
     assert!(!user_home(&home).join(".codeium/windsurf").exists());
     let secrets = run_discreetly(&home, &["secret", "ls", "--json"]).expect(0);
     assert!(!secrets.stdout.contains("github-token"), "{}", secrets.stdout);
-    assert_eq!(run(&home, &["init", "--undo", "--json"]).expect(1).error()["code"], "nothing_to_undo");
+    let nothing = run_discreetly(&home, &["init", "--undo", "--json"]).expect(1).error();
+    assert_eq!(nothing["code"], "nothing_to_undo");
 }
 
 #[test]
 fn init_undo_leaves_edited_files_alone() {
-    let home = home_with_agents();
+    let home = home_with_agents(1);
     let before = read_files(&home);
     write_file(&home, ".kiro/settings/mcp.json", "{ broken");
     let done = run_discreetly(&home, &["init", "--yes"]).expect(0);
     assert!(done.stderr.contains("Kiro is left out"), "{}", done.stderr);
+    assert!(done.stdout.contains("the first agent starts the gateway"), "{}", done.stdout);
+    assert!(!user_home(&home).join(".config/systemd").exists());
     assert!(done.stderr.contains("undo: toolcrib init --undo"), "{}", done.stderr);
     let claude = user_home(&home).join(".claude.json");
     let edited = fs::read_to_string(&claude).unwrap().replace("7", "8");

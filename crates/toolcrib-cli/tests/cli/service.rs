@@ -22,7 +22,11 @@ impl ServiceHome {
     }
 
     fn run(&self, args: &[&str]) -> RunResult {
-        let mut command = self.home.command(&[&["service"], args].concat());
+        self.run_verb(&[&["service"], args].concat())
+    }
+
+    fn run_verb(&self, args: &[&str]) -> RunResult {
+        let mut command = self.home.command(args);
         let path = format!("{}:/usr/bin:/bin", self.home.0.file("bin").display());
         command.env("PATH", path).env("HOME", self.home.0.path()).env_remove("XDG_CONFIG_HOME");
         deadline::output(&mut command).into()
@@ -55,7 +59,7 @@ fn verify_units(files: &[PathBuf], runtime_dir: &Path) -> Option<String> {
 
 #[test]
 fn service_is_installed_once_and_removed_completely() {
-    let home = ServiceHome::new("");
+    let home = ServiceHome::new("case \"$*\" in *is-active*) echo inactive; echo inactive; exit 3;; esac");
     let shown = home.run(&["install", "--dry-run"]).expect(0).stdout;
     assert!(shown.contains("ListenStream=127.0.0.1:7717") && shown.contains("run systemctl --user enable"));
     assert!(home.files().is_empty() && home.take_calls().is_empty());
@@ -74,6 +78,9 @@ fn service_is_installed_once_and_removed_completely() {
     assert_eq!((&again["installed"], &again["changed"]), (&true.into(), &false.into()));
     assert!(home.take_calls().is_empty());
     assert_eq!(home.run(&["status", "--json"]).expect(0).json()["installed"], true);
+    let checked = home.run_verb(&["doctor"]).expect(0).stdout;
+    let inactive = "warn  service               it is installed, but not active: toolcrib.socket is inactive";
+    assert!(checked.contains(inactive), "{checked}");
     home.take_calls();
     home.run(&["remove"]).expect(0);
     assert_eq!(home.take_calls(), ["disable --now toolcrib.socket toolcrib.service", "daemon-reload"]);

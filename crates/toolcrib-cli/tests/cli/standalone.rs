@@ -9,7 +9,8 @@ fn tools_lists_and_filters() {
     let home = Home::with_demo_servers();
     let names = |args: &[&str]| -> Vec<String> {
         let listed = home.run(args).expect(0).stdout;
-        assert!(listed.starts_with("NAME\t"), "a table has its heading in a pipe: {listed}");
+        let heading = listed.lines().next().unwrap_or_default();
+        assert!(heading.contains("NAME\t"), "a table has its heading in a pipe: {listed}");
         listed.lines().skip(1).map(|line| line.split('\t').next().unwrap().to_owned()).collect()
     };
     assert_eq!(names(&["tools"]), ["counter__add", "counter__ponder", "echo__say", "echo__fail"]);

@@ -57,14 +57,22 @@ impl SearchTool {
     }
 }
 
-/// An answer of one of the three tools, before it is encoded.
-struct ToolAnswer {
-    text: String,
+/// An answer of a tool of the gateway, before it is encoded.
+pub(super) struct ToolAnswer {
+    /// The texts of its content blocks.
+    texts: Vec<String>,
     structured: Option<Value>,
 }
 
+impl ToolAnswer {
+    /// Creates an answer that is text only.
+    pub(super) fn from_texts(texts: Vec<String>) -> Self {
+        Self { texts, structured: None }
+    }
+}
+
 /// The explanation of a mistake, for the model.
-struct Mistake(String);
+pub(super) struct Mistake(pub(super) String);
 
 impl McpService {
     /// Returns whether a client is listed the search tools.
@@ -226,7 +234,7 @@ impl McpService {
         let text = texts.chain(problems).chain(instructions).collect::<Vec<_>>().join("\n");
         let parsed =
             definitions.iter().filter_map(|definition| serde_json::from_slice::<Value>(definition).ok());
-        Ok(ToolAnswer { text, structured: Some(json!({"tools": parsed.collect::<Vec<_>>()})) })
+        Ok(ToolAnswer { texts: vec![text], structured: Some(json!({"tools": parsed.collect::<Vec<_>>()})) })
     }
 }
 
@@ -289,7 +297,7 @@ fn parse_inner_call(arguments: &Object) -> Result<InnerCall, Mistake> {
     }
 }
 
-fn parse_arguments(params: &Object) -> Result<Object, Mistake> {
+pub(super) fn parse_arguments(params: &Object) -> Result<Object, Mistake> {
     match params.get("arguments").filter(|raw| &***raw != b"null") {
         Some(raw) => Object::parse(raw).map_err(|bad| Mistake(format!("`arguments`: {bad}"))),
         None => Ok(Object::default()),
@@ -377,15 +385,19 @@ fn render_hits(hits: &[SearchHit], limit: usize) -> ToolAnswer {
         (_, more) if more >= MAX_COUNTED => format!("{MAX_COUNTED} or more match less well."),
         (_, more) => format!("{more} more match less well."),
     });
-    ToolAnswer { text, structured: Some(json!({"tools": tools})) }
+    ToolAnswer { texts: vec![text], structured: Some(json!({"tools": tools})) }
 }
 
 /// Encodes an answer as the result of a tool, for clients of an era.
-fn encode_answer(answer: Result<ToolAnswer, Mistake>, era: Era) -> ResponsePayload {
+pub(super) fn encode_answer(answer: Result<ToolAnswer, Mistake>, era: Era) -> ResponsePayload {
     let is_error = answer.is_err();
-    let answer = answer.unwrap_or_else(|Mistake(text)| ToolAnswer { text, structured: None });
-    let text = String::from_utf8_lossy(&to_json_string(&answer.text)).into_owned();
-    let mut result = format!(r#"{{"content":[{{"type":"text","text":{text}}}]"#);
+    let answer = answer.unwrap_or_else(|Mistake(text)| ToolAnswer::from_texts(vec![text]));
+    let block = |text: &String| {
+        let text = String::from_utf8_lossy(&to_json_string(text)).into_owned();
+        format!(r#"{{"type":"text","text":{text}}}"#)
+    };
+    let blocks: Vec<String> = answer.texts.iter().map(block).collect();
+    let mut result = format!(r#"{{"content":[{}]"#, blocks.join(","));
     if let Some(structured) = &answer.structured {
         result.push_str(&format!(r#","structuredContent":{structured}"#));
     }

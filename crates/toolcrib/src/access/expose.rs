@@ -7,7 +7,7 @@ use crate::model::caller::Caller;
 use crate::spec::ServerId;
 
 /// Bytes of JSON that are about one token of a language model.
-const BYTES_PER_TOKEN: usize = 4;
+pub const BYTES_PER_TOKEN: usize = 4;
 /// Default of `expose.budget`, in tokens.
 const DEFAULT_BUDGET: usize = 10_000;
 /// Clients that search long lists of tools themselves. `expose.clients` overrides it.

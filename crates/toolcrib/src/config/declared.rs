@@ -159,6 +159,7 @@ impl Hiding {
         match key {
             "url" => Self::Query,
             key if key.starts_with("env.") || key.starts_with("headers.") => Self::Literals,
+            "auth.client-secret" | "auth.private-key" | "auth.identity-provider.id-token" => Self::Literals,
             _ => Self::Nothing,
         }
     }

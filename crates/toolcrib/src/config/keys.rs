@@ -243,6 +243,12 @@ const LIMITS: &[ConfigKey] = &[
     key("instances", Integer, "16", "Concurrent instances of a server that is not shared"),
     key("cache-entries", Integer, "64", "Cached results per tool; `0` disables the cache"),
     key("cache-ttl-max", Duration, "24h", "Longest time a result is cached"),
+    key(
+        "result-tokens",
+        Integer,
+        "",
+        "Tokens of a text result that clients are sent, from 500; a larger one is stored and read in parts",
+    ),
 ];
 
 const TOOLS: &[ConfigKey] = &[

@@ -14,6 +14,9 @@ use crate::spec::{
 };
 use crate::util::format;
 
+/// Smallest `limits.result-tokens`: the beginning of a result, its size and how to read the rest must fit.
+const MIN_RESULT_TOKENS: u32 = 500;
+
 /// Settings that a server and `[defaults]` have in common.
 #[derive(Clone, Default)]
 pub(super) struct LifecycleSettings {
@@ -217,6 +220,9 @@ fn overlay_limits(limits: &mut ServerLimits, mut reader: TableReader<'_>) {
     set(&mut limits.instances, count(reader.count("instances", 1)).and_then(NonZeroUsize::new));
     set(&mut limits.cache_entries, count(reader.count("cache-entries", 0)));
     set(&mut limits.cache_ttl_max, reader.duration("cache-ttl-max"));
+    if let Some(tokens) = reader.count("result-tokens", MIN_RESULT_TOKENS) {
+        limits.result_tokens = usize::try_from(tokens).ok();
+    }
     reader.finish();
 }
 

@@ -25,7 +25,7 @@ const HARMLESS_KEYS: [&str; 12] = [
     "tools",
 ];
 /// Keys that may hold credentials, but do not decide where they go.
-const PASSED_ON_KEYS: [&str; 3] = ["auth", "headers", "inherit-env"];
+const PASSED_ON_KEYS: [&str; 2] = ["headers", "inherit-env"];
 /// Keys that decide where credentials go. Only `args` may be credentials as well, see [`take_credentials`].
 const DESTINATION_KEYS: [&str; 4] = ["command", "url", "cwd", "args"];
 

@@ -23,6 +23,14 @@ pub fn remembered_tools(spec: &ServerSpec, state_dir: &Path) -> Option<Vec<Strin
     Some(saved.known.listing.tools.iter().map(|tool| tool.name.to_string()).collect())
 }
 
+/// Returns the bytes of the definitions of the tools that a server had when it was last listed, as far as `is_listed` accepts
+/// their own names.
+pub fn remembered_tools_size(spec: &ServerSpec, state_dir: &Path, is_listed: impl Fn(&str) -> bool) -> usize {
+    let saved = ListingStore::new(spec, Some(&state_dir.join(LISTINGS_FOLDER))).load();
+    let tools = saved.iter().flat_map(|saved| saved.known.listing.tools.iter());
+    tools.filter(|tool| is_listed(&tool.name)).map(|tool| tool.definition.len()).sum()
+}
+
 /// Returns what a server offered when it was last listed and that differs from what was approved.
 pub fn remembered_unapproved(spec: &ServerSpec, state_dir: &Path, pins_dir: &Path) -> Vec<ToolPinStatus> {
     let saved = ListingStore::new(spec, Some(&state_dir.join(LISTINGS_FOLDER))).load();

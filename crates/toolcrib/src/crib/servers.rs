@@ -158,6 +158,22 @@ impl Crib {
         self.router().registry.spec(server)
     }
 
+    /// Returns whether any server has [`result_tokens`](crate::ServerLimits::result_tokens).
+    pub fn limits_results(&self) -> bool {
+        self.router().registry.limits_results()
+    }
+
+    /// Returns whether a server that a caller may see has [`result_tokens`](crate::ServerLimits::result_tokens).
+    pub fn limits_results_for(&self, caller: &Caller) -> bool {
+        let can_see = |server: &ServerId| self.can_see(caller, server);
+        self.limits_results() && self.router().registry.limited_servers().iter().any(can_see)
+    }
+
+    /// Returns the [`result_tokens`](crate::ServerLimits::result_tokens) of a server.
+    pub fn result_tokens(&self, server: &ServerId) -> Option<usize> {
+        self.router().registry.result_tokens(server)
+    }
+
     /// Puts all settings in force.
     fn set_all(&self, settings: Settings) -> Result<AppliedRoster, Error> {
         let Settings { roster, policy, expose, limits, capacity } = settings;

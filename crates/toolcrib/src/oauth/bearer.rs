@@ -1,15 +1,18 @@
 //! The token of one connection: loaded from the stored login or requested without a person, and renewed in time.
 
+use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use hyper::Uri;
 use hyper::header::HeaderValue;
+use tokio::io::AsyncReadExt as _;
+use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use super::challenge::Challenge;
 use super::client::{ClientProof, OAuthClient};
-use super::discovery::{Discovered, discover};
+use super::discovery::{ServerAuthorization, discover};
 use super::error::{OAuthError, OAuthErrorKind};
 use super::fetch::{Fetcher, Form};
 use super::login::{expand, run_blocking};
@@ -18,6 +21,7 @@ use super::token_request::{TokenEndpoint, Tokens, is_header_safe};
 use crate::model::error::{Error, ErrorKind};
 use crate::model::failure_class::FailureClass;
 use crate::model::hint::Hint;
+use crate::process::environment::inherited_env;
 use crate::secrets::ResolvedSecrets;
 use crate::spec::auth::{AuthSpec, Grant};
 use crate::spec::secret::Secret;
@@ -26,6 +30,10 @@ use crate::util::clock;
 use crate::util::locks::IgnorePoison as _;
 use crate::util::tasks::SpawnBoxed as _;
 
+/// Pause before a token that is still valid is renewed again, if the authorization server cannot be reached.
+const RENEW_RETRY: Duration = Duration::from_secs(5);
+/// Maximum size of a token that a program prints.
+const MAX_TOKEN_BYTES: u64 = 64 << 10;
 /// Time limit for a program that prints a token.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -78,6 +86,14 @@ struct TokenState {
     refused: Option<Secret>,
     /// Scopes that the server asked for when it refused that token.
     missing_scopes: Vec<String>,
+    last_failure: Option<FetchFailure>,
+}
+
+/// An attempt to get a token that failed.
+#[derive(Debug)]
+struct FetchFailure {
+    at: Instant,
+    error: Error,
 }
 
 #[derive(Debug, Clone)]
@@ -107,7 +123,7 @@ impl BearerTokens {
         logins: Option<&Logins>,
         tasks: &TaskTracker,
     ) -> Result<Option<Self>, OAuthError> {
-        if remote.headers.keys().any(|name| name.eq_ignore_ascii_case("authorization")) {
+        if remote.has_authorization() {
             return Ok(None);
         }
         let auth = &remote.auth;
@@ -153,23 +169,39 @@ impl BearerTokens {
         done.unwrap_or_else(|_| Err(Error::new(ErrorKind::ShuttingDown, "toolcrib is being shut down")))
     }
 
+    /// Fetches the token after those who asked before. What they got is shared with all that waited for it, also an error.
     async fn fetch_in_turn(&self) -> Result<Option<HeaderValue>, Error> {
+        let asked = Instant::now();
         let _turn = self.renewing.lock().await;
         match self.ready() {
             ReadyToken::Header(header) => return Ok(Some(header)),
             ReadyToken::NoLogin => return Ok(None),
             ReadyToken::NotReady => {}
         }
+        if let Some(failure) = self.failure_since(asked) {
+            return Err(failure);
+        }
         let fetched = match &self.source {
             TokenSource::Login(logins) => self.load_login(logins).await,
             TokenSource::Client(source) => self.request_token(source).await.map(Some),
             TokenSource::Command(words) => self.run_command(words).await.map(Some),
         };
-        let token = fetched.map_err(|error| self.to_error(&error))?;
+        let fetched = fetched.map_err(|error| self.to_error(&error));
         let mut state = self.state.lock().ignore_poison();
+        if let Err(error) = &fetched {
+            state.last_failure = Some(FetchFailure { at: Instant::now(), error: error.clone() });
+        }
+        let token = fetched?;
         let header = token.as_ref().map(|token| token.header.clone());
         *state = TokenState { is_loaded: true, token, ..TokenState::default() };
         Ok(header)
+    }
+
+    /// Returns the error of an attempt that ended after a time.
+    fn failure_since(&self, asked: Instant) -> Option<Error> {
+        let state = self.state.lock().ignore_poison();
+        let failure = state.last_failure.as_ref().filter(|failure| failure.at >= asked)?;
+        Some(failure.error.clone())
     }
 
     /// Records that the server refused a request. Returns whether another token may help.
@@ -212,12 +244,21 @@ impl BearerTokens {
             return BearerToken::new(login.access_token, login.renew_at).map(Some);
         }
         if is_refused && !missing.is_empty() {
-            return Err(self.record_missing_scopes(logins, login, missing).await);
+            return Err(self.record_missing_scopes(logins, &login, missing).await);
         }
         if login.is_ended || login.refresh_token.is_none() {
             return Err(login_ended("the login has ended"));
         }
-        self.renew_login(logins, refused.unwrap_or(login.access_token)).await.map(Some)
+        let stale = refused.unwrap_or_else(|| login.access_token.clone());
+        match self.renew_login(logins, stale).await {
+            // The token is still valid; renewing it is tried again later.
+            Err(error)
+                if error.kind() == OAuthErrorKind::Unreachable && !is_refused && login.is_valid(now) =>
+            {
+                BearerToken::new(login.access_token, Some(now + RENEW_RETRY)).map(Some)
+            }
+            renewed => renewed.map(Some),
+        }
     }
 
     /// Renews the stored tokens, unless another process has done so. `stale` is the token to replace.
@@ -261,7 +302,7 @@ impl BearerTokens {
     async fn record_missing_scopes(
         &self,
         logins: &Logins,
-        mut login: StoredLogin,
+        login: &StoredLogin,
         missing: Vec<String>,
     ) -> OAuthError {
         let names = missing.join("`, `");
@@ -269,10 +310,12 @@ impl BearerTokens {
             let message = format!("the server refuses the token, although it has the scopes `{names}`");
             return OAuthError::new(OAuthErrorKind::TokenRefused, message);
         }
-        login.missing_scopes = missing;
         let save = move |logins: &Logins, server: &ServerId| {
             let _lock = logins.lock(server)?;
-            logins.save(server, &login)
+            match logins.load(server)? {
+                Some(login) => logins.save(server, &StoredLogin { missing_scopes: missing, ..login }),
+                None => Ok(()),
+            }
         };
         match run_blocking(&self.tasks, logins, &self.server, save).await {
             Ok(()) => login_ended(&format!("the login lacks the scopes `{names}`")),
@@ -292,7 +335,7 @@ impl BearerTokens {
         let scope = Some(scope.as_str()).filter(|scope| !scope.is_empty());
         let form = match spec.grant {
             Grant::EnterpriseManaged => {
-                let assertion = client.exchange_id_token(spec, &fetcher, &discovered, scope).await?;
+                let assertion = client.exchange_id_token(spec, &self.tasks, &discovered, scope).await?;
                 Form::default()
                     .field("grant_type", "urn:ietf:params:oauth:grant-type:jwt-bearer")
                     .field("assertion", assertion.expose())
@@ -312,19 +355,11 @@ impl BearerTokens {
             OAuthError::new(OAuthErrorKind::Settings, format!("`auth.command` (`{program}`): {reason}"))
         };
         let (program, args) = words.split_first().ok_or_else(|| failed("it is empty".to_owned()))?;
-        let mut command = tokio::process::Command::new(program);
-        command.args(args).stdin(std::process::Stdio::null()).kill_on_drop(true);
-        let output = match tokio::time::timeout(COMMAND_TIMEOUT, command.output()).await {
-            Ok(output) => output.map_err(|error| failed(error.to_string()))?,
+        let printed = match tokio::time::timeout(COMMAND_TIMEOUT, print_token(program, args)).await {
+            Ok(printed) => printed.map_err(failed)?,
             Err(_) => return Err(failed(format!("no token within {} s", COMMAND_TIMEOUT.as_secs()))),
         };
-        if !output.status.success() {
-            let stderr = String::from_utf8_lossy(&output.stderr);
-            let last_line = stderr.trim().lines().last().unwrap_or_default();
-            return Err(failed(format!("{}: {}", output.status, super::token_request::shorten(last_line))));
-        }
-        let token = String::from_utf8_lossy(&output.stdout);
-        let token = token.trim();
+        let token = printed.trim();
         if !is_header_safe(token) {
             return Err(failed("its output is not a token".to_owned()));
         }
@@ -344,6 +379,33 @@ impl BearerTokens {
             _ => made,
         }
     }
+}
+
+/// Runs a program with the environment of a server and returns what it prints.
+async fn print_token(program: &str, args: &[String]) -> Result<String, String> {
+    let mut command = tokio::process::Command::new(program);
+    command.args(args).env_clear().envs(inherited_env(&[])).kill_on_drop(true);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| error.to_string())?;
+    let stdout = read_start(child.stdout.take());
+    let stderr = read_start(child.stderr.take());
+    let (stdout, stderr) = tokio::join!(stdout, stderr);
+    let status = child.wait().await.map_err(|error| error.to_string())?;
+    if status.success() {
+        return Ok(stdout);
+    }
+    let last_line = stderr.trim().lines().last().unwrap_or_default();
+    Err(format!("{status}: {}", super::token_request::shorten(last_line)))
+}
+
+/// Reads a pipe to its end, or as much as a token may have.
+async fn read_start(pipe: Option<impl tokio::io::AsyncRead + Unpin>) -> String {
+    let mut bytes = Vec::new();
+    if let Some(pipe) = pipe {
+        // What was read before an error is used.
+        let _ = pipe.take(MAX_TOKEN_BYTES).read_to_end(&mut bytes).await;
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 fn login_ended(message: &str) -> OAuthError {
@@ -374,7 +436,7 @@ impl ClientSettings {
         })
     }
 
-    fn oauth_client(&self, discovered: &Discovered) -> OAuthClient {
+    fn oauth_client(&self, discovered: &ServerAuthorization) -> OAuthClient {
         let issuer = &discovered.issuer;
         let proof = match (&self.private_key, &self.secret) {
             (Some(key), _) => ClientProof::PrivateKey { key: key.clone(), audience: issuer.issuer.clone() },
@@ -388,14 +450,16 @@ impl ClientSettings {
     async fn exchange_id_token(
         &self,
         spec: &AuthSpec,
-        fetcher: &Fetcher,
-        discovered: &Discovered,
+        tasks: &TaskTracker,
+        discovered: &ServerAuthorization,
         scope: Option<&str>,
     ) -> Result<Secret, OAuthError> {
         let provider = spec.identity_provider.as_ref();
         let url = provider.map(|provider| provider.token_endpoint.as_str()).unwrap_or_default();
         let client = OAuthClient { id: self.provider_client_id.clone(), proof: ClientProof::None };
-        let endpoint = TokenEndpoint { fetcher, url, client: &client };
+        // The config names this URL, so that it may have any address.
+        let fetcher = Fetcher::unrestricted(tasks).await?;
+        let endpoint = TokenEndpoint { fetcher: &fetcher, url, client: &client };
         let form = Form::default()
             .field("grant_type", "urn:ietf:params:oauth:grant-type:token-exchange")
             .field("requested_token_type", "urn:ietf:params:oauth:token-type:id-jag")

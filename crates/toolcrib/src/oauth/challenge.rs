@@ -31,7 +31,7 @@ impl Challenge {
             } else if found.is_some() {
                 break; // the challenge of another scheme
             } else {
-                rest = after;
+                rest = after.trim_start_matches('=');
             }
             rest = rest.trim_start_matches([' ', ',']);
         }
@@ -88,6 +88,7 @@ mod tests {
         assert!(challenge.is_insufficient_scope());
         assert_eq!(Challenge::parse("bearer"), Some(Challenge::default()));
         assert_eq!(Challenge::parse("Basic realm=x"), None);
+        assert_eq!(Challenge::parse("=="), None);
         let other = Challenge::parse(r#"Bearer scope="a", Digest scope="b""#).unwrap();
         assert_eq!(other.scopes, ["a"], "the members of another scheme are not its own");
     }

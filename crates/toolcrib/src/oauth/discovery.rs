@@ -15,7 +15,7 @@ const PROBE: &str = r#"{"jsonrpc":"2.0","id":0,"method":"ping"}"#;
 
 /// A server and its authorization server.
 #[derive(Debug, Clone)]
-pub(super) struct Discovered {
+pub(super) struct ServerAuthorization {
     pub(super) issuer: IssuerMetadata,
     /// The value of `resource` in requests.
     pub(super) resource: String,
@@ -28,7 +28,7 @@ pub(super) async fn discover(
     fetcher: &Fetcher,
     server: &Uri,
     known: Option<Challenge>,
-) -> Result<Discovered, OAuthError> {
+) -> Result<ServerAuthorization, OAuthError> {
     let challenge = match known {
         Some(challenge) => challenge,
         None => ask_for_challenge(fetcher, server).await?,
@@ -41,14 +41,15 @@ pub(super) async fn discover(
     let metadata = metadata.unwrap_or_default();
     let scopes = if challenge.scopes.is_empty() { metadata.scopes_supported } else { challenge.scopes };
     let resource = metadata.resource.unwrap_or_else(|| format!("{}{}", origin(server), server.path()));
-    Ok(Discovered { issuer, resource, scopes })
+    Ok(ServerAuthorization { issuer, resource, scopes })
 }
 
 /// Sends a request without a token and returns the challenge.
 async fn ask_for_challenge(fetcher: &Fetcher, server: &Uri) -> Result<Challenge, OAuthError> {
     let answer = fetcher.post_to_server(server, PROBE).await?;
-    let header = answer.headers.get(WWW_AUTHENTICATE).and_then(|value| value.to_str().ok());
-    match (answer.status, header.and_then(Challenge::parse)) {
+    let headers = answer.headers.get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok());
+    let challenge = headers.into_iter().find_map(Challenge::parse);
+    match (answer.status, challenge) {
         (_, Some(challenge)) => Ok(challenge),
         (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, None) => Ok(Challenge::default()),
         // Some servers refuse the method or the message before they ask for a token.

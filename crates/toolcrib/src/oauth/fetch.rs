@@ -26,7 +26,8 @@ const MAX_REDIRECTS: usize = 3;
 /// Requests documents and tokens for one server.
 pub(super) struct Fetcher {
     client: HttpClient,
-    rules: AddressRules,
+    /// The rules for URLs that metadata names; none for URLs of the config.
+    rules: Option<AddressRules>,
     _shutdown: DropGuard,
 }
 
@@ -47,14 +48,26 @@ impl Fetched {
 impl Fetcher {
     /// Creates a fetcher with the address rules of a server.
     pub(super) async fn new(server: &Uri, tasks: &TaskTracker) -> Result<Self, OAuthError> {
-        let rules = AddressRules::for_server(&resolve_host(server).await);
+        Self::with_rules(Some(AddressRules::for_server(&resolve_host(server).await)), tasks).await
+    }
+
+    /// Creates a fetcher for URLs that the config names.
+    pub(super) async fn unrestricted(tasks: &TaskTracker) -> Result<Self, OAuthError> {
+        Self::with_rules(None, tasks).await
+    }
+
+    async fn with_rules(rules: Option<AddressRules>, tasks: &TaskTracker) -> Result<Self, OAuthError> {
         let setup_failed = |reason: String| OAuthError::new(OAuthErrorKind::Unreachable, reason);
         // Endpoints may use https even if the server does not.
         let https = Uri::from_static("https://localhost/");
         let connector = tasks.spawn_blocking(move || Connector::new(&https)).await;
         let connector = connector.map_err(|error| setup_failed(error.to_string()))?.map_err(setup_failed)?;
         let shutdown = CancellationToken::new();
-        let client = build_client(connector.restrict(rules), tasks.clone(), shutdown.clone());
+        let connector = match rules {
+            Some(rules) => connector.restrict(rules),
+            None => connector,
+        };
+        let client = build_client(connector, tasks.clone(), shutdown.clone());
         Ok(Self { client, rules, _shutdown: shutdown.drop_guard() })
     }
 
@@ -131,7 +144,11 @@ impl Fetcher {
             let response = self.client.request(request).await;
             let response = response.map_err(|error| crate::http_client::root_cause(&error))?;
             let (head, body) = response.into_parts();
-            // The body of a success may be an endless stream; only a challenge and documents are read.
+            // The answer of an MCP server may be an endless stream, and only its head is needed.
+            let is_stream = head.headers.get(CONTENT_TYPE).is_some_and(|kind| kind == "text/event-stream");
+            if is_stream {
+                return Ok(Fetched { status: head.status, headers: head.headers, body: Bytes::new() });
+            }
             let body = match Limited::new(body, MAX_BYTES).collect().await {
                 Ok(collected) => collected.to_bytes(),
                 Err(_) => return Err(format!("its answer is larger than {} KiB", MAX_BYTES >> 10)),
@@ -155,7 +172,7 @@ impl Fetcher {
             OAuthError::new(OAuthErrorKind::InvalidMetadata, message)
         };
         let parsed = crate::spec::url::parse_url(url).map_err(invalid)?;
-        self.rules.check_url(&parsed).map_err(invalid)?;
+        self.rules.map_or(Ok(()), |rules| rules.check_url(&parsed)).map_err(invalid)?;
         Ok(parsed)
     }
 }

@@ -5,7 +5,7 @@ use subtle::ConstantTimeEq as _;
 use tokio_util::task::TaskTracker;
 
 use super::client::OAuthClient;
-use super::discovery::{Discovered, discover};
+use super::discovery::{ServerAuthorization, discover};
 use super::error::{OAuthError, OAuthErrorKind};
 use super::fetch::{Fetcher, Form};
 use super::pkce::{Pkce, random_text};
@@ -41,7 +41,7 @@ pub struct Login {
     tasks: TaskTracker,
     fetcher: Fetcher,
     server_url: Uri,
-    discovered: Discovered,
+    discovered: ServerAuthorization,
     client: OAuthClient,
     redirect_uri: String,
     scopes: Vec<String>,
@@ -62,6 +62,9 @@ impl Login {
     /// # Errors
     /// Fails if the server needs no login, if its metadata cannot be used, or if the authorization server registers no
     /// client.
+    ///
+    /// # Cancel safety
+    /// Cancel safe, but a client that was registered is not used again.
     pub async fn start(request: LoginRequest<'_>) -> Result<Self, OAuthError> {
         let LoginRequest { server: spec, logins, redirect_uri } = request;
         let tasks = TaskTracker::new();
@@ -115,6 +118,9 @@ impl Login {
     ///
     /// # Errors
     /// Fails if the URL does not belong to this login, if the login was refused, or if the tokens cannot be stored.
+    ///
+    /// # Cancel safety
+    /// Not cancel safe: tokens that were issued and not stored yet are lost.
     pub async fn finish(self, redirect: &str) -> Result<LoginSummary, OAuthError> {
         let code = self.check_redirect(redirect)?;
         let issuer = &self.discovered.issuer;
@@ -198,6 +204,9 @@ impl Logins {
     ///
     /// # Errors
     /// Fails if the login cannot be removed. A failed revocation is not an error: the tokens are gone from this machine.
+    ///
+    /// # Cancel safety
+    /// Not cancel safe: the tokens may be revoked and still be stored.
     pub async fn log_out(&self, server: &ServerId) -> Result<bool, OAuthError> {
         let tasks = TaskTracker::new();
         let login = run_blocking(&tasks, self, server, Logins::load).await?;
@@ -262,7 +271,7 @@ impl RedirectQuery {
 }
 
 /// Checks that the authorization server can do what a login needs.
-fn check_issuer(fetcher: &Fetcher, discovered: &Discovered) -> Result<(), OAuthError> {
+fn check_issuer(fetcher: &Fetcher, discovered: &ServerAuthorization) -> Result<(), OAuthError> {
     let issuer = &discovered.issuer;
     let invalid = |message: String| OAuthError::new(OAuthErrorKind::InvalidMetadata, message);
     for endpoint in [&issuer.authorization_endpoint, &issuer.token_endpoint] {
@@ -281,7 +290,7 @@ fn check_issuer(fetcher: &Fetcher, discovered: &Discovered) -> Result<(), OAuthE
 /// Returns the scopes to ask for: those of the config, else those of the server, and those that earlier requests needed.
 fn choose_scopes(
     configured: &[String],
-    discovered: &Discovered,
+    discovered: &ServerAuthorization,
     earlier: Option<&StoredLogin>,
 ) -> Vec<String> {
     let mut scopes: Vec<String> =
@@ -299,7 +308,7 @@ fn choose_scopes(
 }
 
 fn authorization_url(
-    discovered: &Discovered,
+    discovered: &ServerAuthorization,
     client: &OAuthClient,
     redirect_uri: &str,
     scopes: &[String],
@@ -325,7 +334,7 @@ fn known_client(
     remote: &HttpSpec,
     secrets: &ResolvedSecrets,
     earlier: Option<&StoredLogin>,
-    discovered: &Discovered,
+    discovered: &ServerAuthorization,
     redirect_uri: &str,
 ) -> Result<KnownClient, OAuthError> {
     let auth = &remote.auth;

@@ -135,6 +135,11 @@ impl StoredLogin {
         self.is_ended = false;
     }
 
+    /// Returns whether the access token has not expired.
+    pub(super) fn is_valid(&self, now: SystemTime) -> bool {
+        self.expires_at.is_none_or(|end| end > now)
+    }
+
     pub(super) fn summary(&self) -> LoginSummary {
         LoginSummary {
             issuer: self.issuer.clone(),

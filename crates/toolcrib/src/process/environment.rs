@@ -52,7 +52,7 @@ fn is_inherited(name: &str) -> bool {
 }
 
 /// Returns the variables of this process that a server inherits, besides the standard ones those in `inherit_env`.
-pub(super) fn inherited_env(inherit_env: &[String]) -> impl Iterator<Item = (OsString, OsString)> {
+pub(crate) fn inherited_env(inherit_env: &[String]) -> impl Iterator<Item = (OsString, OsString)> {
     std::env::vars_os().filter(|(name, _)| {
         let name = name.to_string_lossy();
         is_inherited(&name) || inherit_env.iter().any(|inherited| *inherited == name)

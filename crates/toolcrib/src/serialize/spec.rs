@@ -256,6 +256,7 @@ struct ServerLimitsForm {
     cache_entries: usize,
     #[serde(with = "seconds")]
     cache_ttl_max: Duration,
+    result_tokens: Option<usize>,
 }
 
 #[derive(Serialize, Deserialize)]

@@ -6,7 +6,7 @@ use crate::spec::template::TemplateText;
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
 pub struct AuthSpec {
-    /// The way to a token.
+    /// How a token is obtained.
     pub grant: Grant,
     /// Id of a client that is registered with the authorization server.
     pub client_id: Option<TemplateText>,
@@ -24,7 +24,7 @@ pub struct AuthSpec {
     pub identity_provider: Option<IdentityProvider>,
 }
 
-/// The way to a token.
+/// How a token is obtained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Grant {

@@ -83,6 +83,11 @@ impl HttpSpec {
         self
     }
 
+    /// Returns whether the headers contain credentials of their own, which are used instead of a login.
+    pub fn has_authorization(&self) -> bool {
+        self.headers.keys().any(|name| name.eq_ignore_ascii_case("authorization"))
+    }
+
     /// Passes every part to `add`, with references as written.
     pub(super) fn digest(&self, mut add: impl FnMut(&str)) {
         add(self.transport.as_str());

@@ -168,6 +168,8 @@ pub struct ServerLimits {
     pub cache_entries: usize,
     /// Longest time that a result is cached, even if the server's TTL is longer.
     pub cache_ttl_max: Duration,
+    /// Tokens of a tool result that clients of a gateway are sent; the text of a larger one is stored for them to read in parts.
+    pub result_tokens: Option<usize>,
 }
 
 impl Default for ServerLimits {
@@ -183,6 +185,7 @@ impl Default for ServerLimits {
             instances: NonZeroUsize::MIN.saturating_add(15),
             cache_entries: 64,
             cache_ttl_max: Duration::from_secs(24 * 60 * 60),
+            result_tokens: None,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Checks that concern no single server: the gateway, its socket and port, and the config.
+//! Checks that concern no single server: the gateway, its socket, port and service, and the config.
 
 use std::io;
 use std::net::TcpListener;
@@ -8,11 +8,11 @@ use toolcrib::config::{Config, Problem, ProblemScope};
 use super::Check;
 use crate::client::GatewayClient;
 use crate::command_error::CommandError;
+use crate::commands::service::user_service::{ServiceState, UserService};
+use crate::gateway::OtherGateway;
+use crate::listen::DEFAULT_PORT;
 use crate::paths::Paths;
 use crate::report::status::GatewayReport;
-
-/// The port of `toolcrib serve` without `--listen`.
-const DEFAULT_PORT: u16 = 7717;
 
 /// Checks the socket of the gateway, the gateway itself, and the port that it would use.
 pub(super) async fn check_gateway(
@@ -32,23 +32,68 @@ pub(super) async fn check_gateway(
                 check_port(),
             ]
         }
-        Ok(Some(client)) => vec![check_running_gateway(client).await],
+        Ok(Some(client)) => vec![check_running_gateway(client, paths).await],
     }
 }
 
-async fn check_running_gateway(client: &GatewayClient) -> Check {
+async fn check_running_gateway(client: &GatewayClient, paths: &Paths) -> Check {
+    let other = OtherGateway::find(paths).ok().flatten();
+    let starter =
+        if other.is_some_and(|other| other.auto_started) { ", started in the background" } else { "" };
     match client.fetch::<GatewayReport>("/api/v1/status").await {
         Ok(GatewayReport { version, pid, .. }) if version == env!("CARGO_PKG_VERSION") => {
-            Check::pass("gateway", format!("version {version} is running as pid {pid}"))
+            Check::pass("gateway", format!("version {version} is running as pid {pid}{starter}"))
         }
         Ok(GatewayReport { version, pid, .. }) => {
             let own = env!("CARGO_PKG_VERSION");
             let message = format!("version {version} is running as pid {pid}, and this program is {own}");
-            Check::warn("gateway", message).fix(format!("kill {pid}, then run: toolcrib serve"))
+            Check::warn("gateway", message).fix("toolcrib stop-gateway, then start it again")
         }
         Err(error) => {
             let check = Check::fail("gateway", error.message);
             error.hint.iter().fold(check, Check::fix)
+        }
+    }
+}
+
+/// Checks who starts the gateway: the service, or the first agent.
+pub(super) fn check_service(config: &Config, paths: &Paths) -> Check {
+    let service = UserService::find(paths);
+    let state = match service.as_ref().map(UserService::state).transpose() {
+        Ok(state) => state,
+        Err(error) => return Check::warn("service", format!("{error:#}")).fix("toolcrib service status"),
+    };
+    match state.filter(|state| state.installed) {
+        Some(state) => check_installed_service(&state),
+        None => {
+            let reason = match service.is_some() {
+                true => "not installed",
+                false => "neither a systemd user manager nor launchd is running",
+            };
+            match config.auto_start.enabled {
+                true => Check::pass("service", format!("{reason}; the first agent starts the gateway")),
+                false => {
+                    let message =
+                        format!("{reason}, and `gateway.auto-start` is off: agents share no servers");
+                    Check::warn("service", message)
+                        .fix("set `gateway.auto-start` to true, or run: toolcrib serve")
+                }
+            }
+        }
+    }
+}
+
+/// Checks an installed service. The first unit is the one that has to be active: systemd starts the gateway with the first
+/// connection to its sockets.
+fn check_installed_service(state: &ServiceState) -> Check {
+    let states: Vec<String> =
+        state.units.iter().map(|unit| format!("{} is {}", unit.name, unit.state)).collect();
+    let message = states.join(", ");
+    match state.units.first() {
+        Some(unit) if unit.state == "active" => Check::pass("service", message),
+        _ => {
+            let fix = "toolcrib service remove, then run: toolcrib service install";
+            Check::warn("service", format!("it is installed, but not active: {message}")).fix(fix)
         }
     }
 }

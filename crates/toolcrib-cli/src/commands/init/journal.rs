@@ -27,6 +27,8 @@ pub(super) struct InitRecord {
     pub(super) files: Vec<RecordedFile>,
     /// Names of the secrets that were added to the secret store.
     pub(super) secrets: Vec<String>,
+    /// Whether the service was installed.
+    pub(super) service: bool,
 }
 
 /// A file that `init` changes.
@@ -41,6 +43,16 @@ pub(super) struct RecordedFile {
     after: String,
     /// Folders that did not exist before, innermost first.
     new_dirs: Vec<PathBuf>,
+}
+
+/// The planned changes of one `init`.
+#[derive(Debug)]
+pub(super) struct InitChanges<'a> {
+    pub(super) files: Vec<FileChange<'a>>,
+    /// Names of the secrets that are added to the secret store.
+    pub(super) secrets: &'a [String],
+    /// Whether the service is installed.
+    pub(super) service: bool,
 }
 
 /// A planned change of a file.
@@ -71,18 +83,18 @@ impl InitJournal {
     }
 
     /// Copies the files and writes the record. Nothing may be changed before this returns.
-    pub(super) fn add(&self, changes: &[FileChange<'_>], secrets: &[String]) -> Result<(), CommandError> {
-        self.write_record(changes, secrets).map_err(|error| {
+    pub(super) fn add(&self, changes: &InitChanges<'_>) -> Result<(), CommandError> {
+        self.write_record(changes).map_err(|error| {
             let message = format!("cannot write to `{}`: {error}; nothing was changed", self.dir.display());
             CommandError::new(ExitStatus::Failure, "cannot_keep", message)
         })
     }
 
-    fn write_record(&self, changes: &[FileChange<'_>], secrets: &[String]) -> io::Result<()> {
+    fn write_record(&self, changes: &InitChanges<'_>) -> io::Result<()> {
         files::create_private_folder(&self.dir)?;
         let number = self.numbers()?.last().map_or(1, |last| last + 1);
         let mut recorded = Vec::new();
-        for (index, change) in changes.iter().enumerate() {
+        for (index, change) in changes.files.iter().enumerate() {
             let backup = change.before.map(|_| self.dir.join(format!("{number}.{index}.before")));
             if let (Some(backup), Some(before)) = (&backup, change.before) {
                 write_private(backup, before.as_bytes())?;
@@ -95,7 +107,8 @@ impl InitJournal {
                 new_dirs: missing_dirs(change.path),
             });
         }
-        let record = InitRecord { files: recorded, secrets: secrets.to_vec() };
+        let record =
+            InitRecord { files: recorded, secrets: changes.secrets.to_vec(), service: changes.service };
         write_private(&self.record_path(number), record.to_json().to_string().as_bytes())
     }
 
@@ -168,7 +181,7 @@ impl InitRecord {
             })
         };
         let files: Vec<Value> = self.files.iter().map(file).collect();
-        json!({"files": files, "secrets": self.secrets})
+        json!({"files": files, "secrets": self.secrets, "service": self.service})
     }
 
     fn from_json(json: &Value) -> Option<Self> {
@@ -185,7 +198,9 @@ impl InitRecord {
         };
         let files: Option<Vec<RecordedFile>> = json["files"].as_array()?.iter().map(file).collect();
         let secrets = json["secrets"].as_array()?.iter().filter_map(|name| name.as_str().map(str::to_owned));
-        Some(Self { files: files?, secrets: secrets.collect() })
+        // Earlier versions did not install the service.
+        let service = json["service"].as_bool().unwrap_or_default();
+        Some(Self { files: files?, secrets: secrets.collect(), service })
     }
 }
 
@@ -256,11 +271,12 @@ mod tests {
         let agent_paths = AgentPaths::new(vec![home], dir.path()).unwrap();
         let a = path("a");
         let edited = path("edited");
-        let changes = [change(&a, Some("old")), change(&edited, Some("old")), change(&new, None)];
-        journal.add(&changes, &["s".to_owned()]).unwrap();
+        let files = vec![change(&a, Some("old")), change(&edited, Some("old")), change(&new, None)];
+        journal.add(&InitChanges { files, secrets: &["s".to_owned()], service: true }).unwrap();
         let undo = || -> Vec<FileUndo> {
             let records = journal.records().unwrap();
             assert_eq!((records.len(), &*records[0].1.secrets), (1, &["s".to_owned()][..]));
+            assert!(records[0].1.service);
             records[0].1.files.iter().map(|file| file.undo(&agent_paths).unwrap()).collect()
         };
         assert_eq!(undo(), [FileUndo::Unchanged; 3], "nothing was changed yet");
@@ -279,5 +295,7 @@ mod tests {
         assert_eq!(journal.records().unwrap()[0].1.files[0].path, edited);
         journal.finish(number, &InitRecord::default()).unwrap();
         assert_eq!(fs::read_dir(dir.path().join("state/init")).unwrap().count(), 0);
+        let earlier = InitRecord::from_json(&json!({"files": [], "secrets": ["s"]})).unwrap();
+        assert!(!earlier.service, "records of earlier versions are read");
     }
 }

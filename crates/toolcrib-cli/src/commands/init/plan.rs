@@ -9,7 +9,8 @@ use toolcrib_agents::edit::file::OriginalFile;
 use toolcrib_agents::export::{self, ExportPlan, ExportedServer};
 use toolcrib_agents::import::{self, Import, ImportRequest, ImportVerdict, ImportedEntry, SecretExtraction};
 
-use super::journal::FileChange;
+use super::journal::{FileChange, InitChanges};
+use super::service_step::ServiceStep;
 use crate::command_error::CommandError;
 use crate::commands::export::{gateway_spec, originals_in};
 use crate::commands::import::open_config;
@@ -32,6 +33,7 @@ pub(super) struct InitPlan {
     pub(super) has_agents: bool,
     /// Names of the imported secrets that the store does not have yet.
     pub(super) new_secrets: Vec<String>,
+    pub(super) service: ServiceStep,
 }
 
 /// The change of one agent's file.
@@ -77,6 +79,7 @@ impl InitPlan {
             unusable: Vec::new(),
             has_agents: false,
             new_secrets,
+            service: ServiceStep::default(),
         };
         for agent in agents::all() {
             if agent.is_detected(AgentFileScope::User, &plan.agent_paths) {
@@ -122,7 +125,7 @@ impl InitPlan {
 
     /// Returns whether there is nothing to change.
     pub(super) fn is_empty(&self) -> bool {
-        self.agents.is_empty() && !self.has_imports()
+        self.agents.is_empty() && !self.has_imports() && !self.service.is_install()
     }
 
     /// Returns the changes of files, in the order in which they are made.
@@ -137,6 +140,15 @@ impl InitPlan {
             after: plan.export.after(),
         });
         std::iter::once(config).filter(|_| self.has_imports()).chain(agents).collect()
+    }
+
+    /// Returns everything that changes, for the journal.
+    pub(super) fn changes(&self) -> InitChanges<'_> {
+        InitChanges {
+            files: self.file_changes(),
+            secrets: &self.new_secrets,
+            service: self.service.is_install(),
+        }
     }
 
     fn imported(&self) -> impl Iterator<Item = (&ImportedEntry, &str)> {
@@ -191,6 +203,7 @@ impl InitPlan {
         for KeptEntry { entry, reason } in self.kept() {
             out.print_line(&format!("keep `{}` in `{}`: {reason}", entry.name, short(&entry.file)))?;
         }
+        self.service.print(&self.new_config, out)?;
         for warning in self.agents.iter().flat_map(|plan| &plan.export.warnings) {
             out.warn(warning, None)?;
         }
@@ -246,6 +259,7 @@ impl InitPlan {
             "agents": agents,
             "kept": kept,
             "unusable": unusable,
+            "service": self.service.to_json(),
         })
     }
 }

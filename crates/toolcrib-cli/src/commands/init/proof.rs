@@ -1,6 +1,7 @@
 //! Checks after `init` that each agent's entry works: starts exactly what the file says and lists its tools.
 
 use std::fs;
+use std::path::Path;
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -11,9 +12,11 @@ use toolcrib_agents::export::gateway;
 use super::plan::AgentPlan;
 use crate::client::GatewayClient;
 use crate::command_error::CommandError;
-use crate::commands::{SHUTDOWN_GRACE, run_standalone, until_interrupted};
+use crate::commands::stdio::auto_start;
+use crate::commands::{SHUTDOWN_GRACE, missing_gateway_error, run_standalone, until_interrupted};
 use crate::output::Output;
 use crate::paths::Paths;
+use crate::progress::{ServerSource, Wait};
 use crate::report::tools::ToolsReport;
 use crate::tool_listing::{self, ToolsWait};
 
@@ -33,13 +36,26 @@ impl AgentProof {
     }
 }
 
+/// Starts the gateway that the agents share, as the first of them would. It must not be started by an entry that is checked:
+/// it would be stopped with that entry.
+pub(super) async fn start_gateway(config_flag: Option<&Path>, paths: &Paths, out: &mut Output) -> Result<()> {
+    let config = paths.valid_config()?;
+    if missing_gateway_error(&config).is_some() || auto_start::refusal(paths, &config)?.is_some() {
+        return Ok(());
+    }
+    if let Err(reason) = auto_start::start(paths, config_flag).await {
+        out.warn(&format!("cannot start a gateway: {reason}"), Some("toolcrib doctor"))?;
+    }
+    Ok(())
+}
+
 /// Lists the tools of every server of the config once, so that each entry has the same to show. Returns `None` if a signal
 /// interrupts it.
 pub(super) async fn list_servers(paths: &Paths, out: &mut Output) -> Result<Option<ToolsReport>> {
     match GatewayClient::find(paths).await? {
         Some(client) => {
-            client.post("/api/v1/reload").await?;
-            Ok(until_interrupted(client.fetch("/api/v1/tools?wait=1")).await?.transpose()?)
+            let wait = Wait::new("listing tools", ServerSource::Gateway(&client));
+            Ok(until_interrupted(wait.run(client.fetch("/api/v1/tools?wait=1"))).await?.transpose()?)
         }
         None => {
             let list =
@@ -66,7 +82,8 @@ pub(super) async fn prove_agents(
         }
     }
     let crib = builder.build().map_err(|error| CommandError::unexpected(&error))?;
-    let discoveries = until_interrupted(crib.discover()).await;
+    let wait = Wait::new("starting the entries of the agents", ServerSource::Crib(&crib));
+    let discoveries = until_interrupted(wait.run(crib.discover())).await;
     crib.shutdown(SHUTDOWN_GRACE).await;
     let Some(discoveries) = discoveries? else { return Ok(None) };
     let mut proofs = unreadable;
@@ -78,11 +95,7 @@ pub(super) async fn prove_agents(
     Ok(Some(proofs))
 }
 
-fn read_command(
-    agent: &Agent,
-    file: &std::path::Path,
-    agent_paths: &AgentPaths,
-) -> Result<CommandSpec, CommandError> {
+fn read_command(agent: &Agent, file: &Path, agent_paths: &AgentPaths) -> Result<CommandSpec, CommandError> {
     let text = fs::read_to_string(file).map_err(|error| CommandError::unexpected(&error))?;
     Ok(gateway::written_command(agent, file, &text, agent_paths)?)
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{MARKER, ServiceFile, ServicePlan, ServiceSpec, command};
+use super::user_service::{MARKER, ServiceFile, ServicePlan, ServiceSpec, command};
 
 /// Returns the property list, and the commands that load it.
 pub(super) fn install_plan(spec: &ServiceSpec, folder: &Path, uid: u32) -> ServicePlan {

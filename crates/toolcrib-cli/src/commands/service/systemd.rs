@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::{MARKER, ServiceFile, ServicePlan, ServiceSpec, command};
+use super::user_service::{MARKER, ServiceFile, ServicePlan, ServiceSpec, command};
 use crate::listen::ListenAddr;
 
 /// Returns the files of the service, and the commands that install it.

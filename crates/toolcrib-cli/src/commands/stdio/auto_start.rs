@@ -28,17 +28,17 @@ const CONNECT_INTERVAL: Duration = Duration::from_millis(50);
 const READY_LINE: &str = "listening on ";
 
 /// A gateway that was started, or that another process started meanwhile.
-pub(super) struct StartedGateway {
-    pub(super) stream: UnixStream,
+pub(in crate::commands) struct StartedGateway {
+    pub(in crate::commands) stream: UnixStream,
     /// What the gateway printed before it was ready.
-    pub(super) messages: Vec<String>,
+    pub(in crate::commands) messages: Vec<String>,
 }
 
 /// Returns the reason why no gateway is started for this config, if there is one.
 ///
 /// # Errors
 /// If the variable that decides it has an invalid value.
-pub(super) fn refusal(paths: &Paths, config: &Config) -> Result<Option<String>, CommandError> {
+pub(in crate::commands) fn refusal(paths: &Paths, config: &Config) -> Result<Option<String>, CommandError> {
     let variable = std::env::var(VARIABLE).ok().filter(|value| !value.is_empty());
     match variable.as_deref() {
         Some("0" | "false") => return Ok(Some(format!("`{VARIABLE}` is off"))),
@@ -59,7 +59,10 @@ pub(super) fn refusal(paths: &Paths, config: &Config) -> Result<Option<String>, 
 
 /// Starts a gateway and connects to it. Of several processes that do this at the same time, one starts the gateway and the
 /// others wait for it. The error is the reason for people.
-pub(super) async fn start(paths: &Paths, config_flag: Option<&Path>) -> Result<StartedGateway, String> {
+pub(in crate::commands) async fn start(
+    paths: &Paths,
+    config_flag: Option<&Path>,
+) -> Result<StartedGateway, String> {
     let lock = open_start_lock(paths)
         .map_err(|error| format!("cannot write to `{}`: {error}", paths.gateways_dir().display()))?;
     let locked = lock_within(&lock, LockKind::Exclusive, START_TIMEOUT).await;

@@ -207,6 +207,7 @@ fn problem_outside_servers_refuses_the_config() {
         ("[defaults.tools]\ncache = 'get_*'", "`defaults.tools.cache` must be", "[\"…\"]"),
         ("[defaults.limits]\ncache-ttl-max = '0s'", "must not be zero", "`\"30s\"`"),
         ("[defaults.limits]\ncache-entries = -1", "from 0 to", "`cache-entries = 5`"),
+        ("[defaults.limits]\nresult-tokens = 499", "from 500 to", "`result-tokens = 500`"),
         ("[limits]\nbodies = '4GiB'", "unknown key `limits.bodies`", "`body`"),
         ("[limits]\ndrain = '0s'", "`limits.drain` must not be zero", "`\"30s\"`"),
         ("[limits]\nsessions = 0", "from 1 to", "`sessions = 5`"),

@@ -22,6 +22,11 @@ tools.ask = ['write*']
 [servers.web]
 url = 'https://mine.test/mcp'
 headers = { Authorization = 'Bearer CANARY_H' }
+[servers.web.auth]
+grant = 'enterprise-managed'
+client-id = 'me'
+client-secret = 'CANARY_S'
+identity-provider = { token-endpoint = 'https://mine.test/token', client-id = 'me', id-token = 'CANARY_T' }
 [servers.plain]
 command = 'other'
 ";
@@ -37,7 +42,14 @@ fn endpoint_text(spec: &ServerSpec) -> String {
             let CommandSpec { program, env, inherit_env, cwd, .. } = command;
             format!("{} {args:?} {:?} {inherit_env:?} {cwd:?}", program.source(), sources(env))
         }
-        Endpoint::Http(http) => format!("{} {:?}", http.url.source(), sources(&http.headers)),
+        Endpoint::Http(http) => {
+            let auth = &http.auth;
+            let secret = auth.client_secret.as_ref().map(TemplateText::source);
+            let provider = auth.identity_provider.as_ref();
+            let provider = provider.map(|provider| (&provider.token_endpoint, provider.id_token.source()));
+            let command: Vec<&str> = auth.command.iter().map(TemplateText::source).collect();
+            format!("{} {:?} {secret:?} {provider:?} {command:?}", http.url.source(), sources(&http.headers))
+        }
         Endpoint::InProcess(_) => panic!("not from a config"),
     }
 }
@@ -63,6 +75,11 @@ fn credentials_do_not_follow_a_changed_program_or_address() {
         ("run", "[servers.run]\nurl = 'http://evil.test/'\n"),
         ("web", "[servers.web]\nurl = 'http://evil.test/'\n"),
         ("web", "[servers.web]\ncommand = 'sh'\n"),
+        ("web", "[servers.web.auth]\ncommand = ['sh']\n"),
+        (
+            "web",
+            "[servers.web.auth.identity-provider]\ntoken-endpoint = 'https://evil.test/'\nclient-id = 'x'\nid-token = 'x'\n",
+        ),
         ("plain", "[servers.plain]\ncommand = 'sh'\n"),
         ("theirs", "[servers.theirs]\ncommand = 'sh'\n"),
     ] {
@@ -184,6 +201,12 @@ fn changes_show_everything_that_a_project_sets() {
             r#"servers.new.cwd: none -> "..""#,
             r#"servers.new.env."A.B": none -> "plain""#,
             "servers.new.inherit-env: none -> []",
+            r#"servers.web.auth.client-id: "me" -> none"#,
+            r#"servers.web.auth.client-secret: "(hidden)" -> none"#,
+            r#"servers.web.auth.grant: "enterprise-managed" -> none"#,
+            r#"servers.web.auth.identity-provider.client-id: "me" -> none"#,
+            r#"servers.web.auth.identity-provider.id-token: "(hidden)" -> none"#,
+            r#"servers.web.auth.identity-provider.token-endpoint: "https://mine.test/token" -> none"#,
             r#"servers.web.headers.Authorization: "(hidden)" -> none"#,
             r#"servers.web.url: "https://mine.test/mcp" -> "http://evil.test/?q=1""#,
         ]

@@ -63,7 +63,7 @@ impl HttpTransport {
         }
         let shutdown = CancellationToken::new();
         let client = http_client::build_client(connector, tasks.clone(), shutdown.clone());
-        let errors = HttpErrorMapper::new(spec.id.clone(), &url, redactor.clone());
+        let errors = HttpErrorMapper::new(spec.id.clone(), &url, http, redactor.clone());
         Ok(Self {
             client,
             url,

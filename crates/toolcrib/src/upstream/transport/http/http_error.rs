@@ -14,7 +14,8 @@ use crate::model::failure_class::FailureClass;
 use crate::model::hint::Hint;
 use crate::protocol::jsonrpc::excerpt;
 use crate::secrets::Redactor;
-use crate::spec::ServerId;
+use crate::spec::auth::Grant;
+use crate::spec::{HttpSpec, ServerId};
 use crate::upstream::pending::RequestEnd;
 use crate::util::clock;
 
@@ -50,13 +51,16 @@ pub(super) struct HttpErrorMapper {
     pub(super) host: String,
     /// Removes secrets, also from text that the server echoes.
     redactor: Arc<Redactor>,
+    /// The next step after a refusal for the credentials.
+    auth_hint: Hint,
 }
 
 impl HttpErrorMapper {
-    pub(super) fn new(server: ServerId, url: &Uri, redactor: Arc<Redactor>) -> Self {
+    pub(super) fn new(server: ServerId, url: &Uri, http: &HttpSpec, redactor: Arc<Redactor>) -> Self {
         let host = url.authority().map(ToString::to_string).unwrap_or_default();
         let host = redactor.redact(&host).into_owned();
-        Self { server, host, redactor }
+        let auth_hint = auth_hint(&server, http);
+        Self { server, host, redactor, auth_hint }
     }
 
     pub(super) fn request_error(&self, error: HttpError, message: &OutgoingMessage) -> RequestEnd {
@@ -143,7 +147,7 @@ impl HttpErrorMapper {
         if kind == ErrorKind::AuthNeeded {
             let refusal =
                 if status == StatusCode::UNAUTHORIZED { "requires authentication" } else { "denies access" };
-            let hint = Hint::Login { server: server.clone() };
+            let hint = self.auth_hint.clone();
             let message = format!("{subject} {refusal} (HTTP {})", status.as_u16());
             let error = Error::new(kind, message).with_server(server).with_hint(hint);
             // An authenticated client may be forbidden one call and allowed others.
@@ -174,6 +178,17 @@ impl HttpErrorMapper {
         let wait = wait.or_else(|| class.map(|_| DEFAULT_RETRY_AFTER));
         let error = wait.into_iter().fold(error, Error::with_retry_in);
         RequestEnd::Failed(class.into_iter().fold(error, Error::with_class))
+    }
+}
+
+/// Returns the next step if a server refuses its credentials.
+fn auth_hint(server: &ServerId, http: &HttpSpec) -> Hint {
+    if http.has_authorization() {
+        Hint::Text(format!("check `Authorization` in `servers.{server}.headers`"))
+    } else if http.auth.grant == Grant::AuthorizationCode {
+        Hint::Login { server: server.clone() }
+    } else {
+        Hint::Text(format!("check `servers.{server}.auth`"))
     }
 }
 
