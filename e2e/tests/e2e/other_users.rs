@@ -1,7 +1,7 @@
 //! Other users of the machine, and servers that read the gateway's own process.
 
 use std::fs::{File, Permissions};
-use std::io::{Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixListener;
@@ -127,21 +127,21 @@ fn short_token_is_reported_by_check_and_serve() {
 }
 
 /// Returns a socket whose listener belongs to another user, as far as its clients can tell.
-fn listen_as_other_user(path: PathBuf) -> UnixListener {
+fn listen_as_other_user(path: PathBuf) -> io::Result<UnixListener> {
     let listen = move || {
         // Changes this thread only.
-        rustix::thread::set_thread_uid(Uid::from_raw(OTHER_USER)).unwrap();
-        UnixListener::bind(path).unwrap()
+        rustix::thread::set_thread_uid(Uid::from_raw(OTHER_USER))?;
+        UnixListener::bind(path)
     };
-    std::thread::spawn(listen).join().unwrap()
+    std::thread::spawn(listen).join().map_err(|_| io::Error::other("the thread panicked"))?
 }
 
 /// Writes and locks the lock file of a gateway with this process id.
-fn hold_lock(path: &Path, pid: u32) -> File {
-    let mut file = File::options().create_new(true).write(true).mode(0o600).open(path).unwrap();
-    write!(file, "{pid}\nauto-started\n").unwrap();
-    file.lock().unwrap();
-    file
+fn hold_lock(path: &Path, pid: u32) -> io::Result<File> {
+    let mut file = File::options().create_new(true).write(true).mode(0o600).open(path)?;
+    write!(file, "{pid}\nauto-started\n")?;
+    file.lock()?;
+    Ok(file)
 }
 
 #[test]
@@ -161,11 +161,11 @@ fn gateway_files_of_other_users_are_ignored() {
     let set_mode = |path: &Path, mode| std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
     set_mode(home.path(), 0o711);
     set_mode(&folder, 0o777);
-    let listener = listen_as_other_user(socket.clone());
+    let listener = listen_as_other_user(socket.clone()).unwrap();
     set_mode(&folder, 0o755);
     std::fs::write(&record, socket.as_os_str().as_bytes()).unwrap();
     let mut victim = Command::new("sleep").arg("1000").spawn().unwrap();
-    let held = hold_lock(&lock, victim.id());
+    let held = hold_lock(&lock, victim.id()).unwrap();
 
     let output = home.run(&["status"]);
     assert_eq!(output.status.code(), Some(4), "{output:?}");
