@@ -110,7 +110,7 @@ fn key_is_removed_from_the_environment_of_the_gateway() {
             let text = String::from_utf8_lossy(&environment);
             assert!(text.contains("TOOLCRIB_HOME") && !text.contains("CANARY"), "{text}");
         }
-        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied),
+        Err(error) => assert_eq!(error.kind(), io::ErrorKind::PermissionDenied),
     }
 }
 
