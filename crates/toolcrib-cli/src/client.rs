@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
@@ -73,11 +74,15 @@ async fn connect_socket(paths: &Paths) -> Result<Option<ConnectedSocket>, Comman
     Ok(None)
 }
 
-/// Connects to a socket. Returns `None` if nothing listens there.
-async fn connect_at(path: &Path) -> Result<Option<UnixStream>, CommandError> {
+/// Connects to the socket of a gateway. Returns `None` if nothing listens there, or only a process of another user.
+pub(crate) async fn connect_at(path: &Path) -> Result<Option<UnixStream>, CommandError> {
     check_socket_dir(path.parent().unwrap_or(path))?;
     match UnixStream::connect(path).await {
-        Ok(stream) => Ok(Some(stream)),
+        Ok(stream) if is_trusted_peer(&stream) => Ok(Some(stream)),
+        Ok(_) => {
+            warn_other_user(path);
+            Ok(None)
+        }
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
             Ok(None)
         }
@@ -85,10 +90,25 @@ async fn connect_at(path: &Path) -> Result<Option<UnixStream>, CommandError> {
     }
 }
 
-/// Returns whether a gateway of this config is running. Blocks.
-pub(crate) fn is_running(paths: &Paths) -> bool {
-    let is_open = |path: &PathBuf| std::os::unix::net::UnixStream::connect(path).is_ok();
-    paths.socket_candidates().iter().any(is_open)
+/// Returns whether the process at the other end of a socket belongs to this user or root. File permissions should ensure
+/// that, but the folder of a socket may have been replaced since they were checked.
+pub(crate) fn is_trusted_peer(stream: &UnixStream) -> bool {
+    let own_uid = rustix::process::geteuid().as_raw();
+    stream.peer_cred().is_ok_and(|peer| peer.uid() == own_uid || peer.uid() == 0)
+}
+
+/// Warns once about a socket of another user. Commands that hide warnings show it too.
+fn warn_other_user(path: &Path) {
+    static WARNED: Once = Once::new();
+    WARNED.call_once(|| {
+        let path = path.display();
+        tracing::error!("ignored a gateway at `{path}`: its process belongs to another user");
+    });
+}
+
+/// Returns whether a gateway of this config is running.
+pub(crate) async fn is_running(paths: &Paths) -> bool {
+    connect(paths).await.is_ok_and(|stream| stream.is_some())
 }
 
 impl GatewayClient {
@@ -190,7 +210,7 @@ impl GatewayClient {
             request.body(Full::new(body)).map_err(|error| CommandError::usage(error.to_string()))?;
         let sent = match self {
             Self::Socket(path) => {
-                let stream = UnixStream::connect(path).await.map_err(|error| connect_error(path, &error))?;
+                let stream = connect_at(path).await?.ok_or_else(|| gateway_lost("it has ended"))?;
                 exchange(stream, request).await
             }
             Self::Tcp(address) => {

@@ -36,6 +36,7 @@ use toolcrib_serve::{
 };
 
 use crate::audit::{AdminAction, Audit};
+use crate::client;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::hints::hint_text;
@@ -392,10 +393,9 @@ impl Acceptor for UnixAcceptor {
     /// Accepts only this user and root. File permissions should ensure that already, but a client of this socket needs no
     /// token, so the peer is checked as well.
     async fn accept(&self) -> io::Result<(CountedStream, ())> {
-        let own_uid = rustix::process::geteuid().as_raw();
         loop {
             let (stream, _) = self.listener.accept().await?;
-            if stream.peer_cred().is_ok_and(|peer| peer.uid() == own_uid || peer.uid() == 0) {
+            if client::is_trusted_peer(&stream) {
                 return Ok((self.connections.add(stream), ()));
             }
             tracing::warn!("rejected a connection from another user");

@@ -174,8 +174,10 @@ async fn run_command(cli: &Cli, out: &mut Output) -> Result<ExitStatus> {
         Command::Secret(args) => commands::secret::run(&args.command, &paths, out).await,
         Command::Init(args) => commands::init::run(args, cli.globals.config.as_deref(), &paths, out).await,
         Command::Import(args) => commands::import::run(args, &paths, out).await,
-        Command::Export(args) => commands::export::run(args, cli.globals.config.as_deref(), &paths, out),
-        Command::Run(args) => commands::run::run(args, cli.globals.config.as_deref(), &paths),
+        Command::Export(args) => {
+            commands::export::run(args, cli.globals.config.as_deref(), &paths, out).await
+        }
+        Command::Run(args) => commands::run::run(args, cli.globals.config.as_deref(), &paths).await,
         Command::Resources(args) => commands::resources::run(args, &paths, out).await,
         Command::Prompts(args) => commands::prompts::run(args, &paths, out).await,
         Command::Complete(args) => commands::complete::run(args, &paths, out).await,

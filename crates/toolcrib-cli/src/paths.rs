@@ -326,12 +326,11 @@ pub(crate) fn log_file(folder: &Path, server: &str) -> PathBuf {
     folder.join(format!("{server}.log"))
 }
 
-/// Refuses a folder of sockets that other users can write to.
+/// Refuses a folder of sockets and lock files that other users can replace or write to.
 pub(crate) fn check_socket_dir(dir: &Path) -> Result<(), CommandError> {
     let is_temporary = dir == temp_run_dir();
-    // Other users can create links in the temporary folder, so links are not followed there.
-    let metadata = if is_temporary { fs::symlink_metadata(dir) } else { fs::metadata(dir) };
-    let metadata = match metadata {
+    // The owner of a link can change its target at any time, so links are not followed.
+    let metadata = match fs::symlink_metadata(dir) {
         Ok(metadata) => metadata,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(socket_dir_error(dir, &error.to_string())),

@@ -1,8 +1,15 @@
 //! Other users of the machine, and servers that read the gateway's own process.
 
+use std::fs::{File, Permissions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rustix::process::Uid;
 use test_support::deadline;
 use test_support::gateway::{GatewayProcess, Home};
 
@@ -103,7 +110,7 @@ fn key_is_removed_from_the_environment_of_the_gateway() {
             let text = String::from_utf8_lossy(&environment);
             assert!(text.contains("TOOLCRIB_HOME") && !text.contains("CANARY"), "{text}");
         }
-        Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied),
+        Err(error) => assert_eq!(error.kind(), io::ErrorKind::PermissionDenied),
     }
 }
 
@@ -117,4 +124,70 @@ fn short_token_is_reported_by_check_and_serve() {
     assert!(printed.contains(note) && !printed.contains("callers.b"), "{printed}");
     let gateway = home.serve();
     assert!(gateway.stderr_lines().iter().any(|line| line.contains(note)), "{:?}", gateway.stderr_lines());
+}
+
+/// Returns a socket whose listener belongs to another user, as far as its clients can tell.
+fn listen_as_other_user(path: PathBuf) -> io::Result<UnixListener> {
+    let listen = move || {
+        // Changes this thread only.
+        rustix::thread::set_thread_uid(Uid::from_raw(OTHER_USER))?;
+        UnixListener::bind(path)
+    };
+    std::thread::spawn(listen).join().map_err(|_| io::Error::other("the thread panicked"))?
+}
+
+/// Writes and locks the lock file of a gateway with this process id.
+fn hold_lock(path: &Path, pid: u32) -> io::Result<File> {
+    let mut file = File::options().create_new(true).write(true).mode(0o600).open(path)?;
+    write!(file, "{pid}\nauto-started\n")?;
+    file.lock()?;
+    Ok(file)
+}
+
+#[test]
+fn gateway_files_of_other_users_are_ignored() {
+    if !is_root() {
+        return;
+    }
+    let home = home("");
+    home.serve().stop();
+    let records = std::fs::read_dir(home.path().join("state/gateways")).unwrap();
+    let is_record = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "address");
+    let record = records.map(|entry| entry.unwrap().path()).find(is_record).unwrap();
+    let folder = home.path().join("other");
+    let socket = folder.join(record.with_extension("sock").file_name().unwrap());
+    let lock = socket.with_extension("lock");
+    std::fs::create_dir(&folder).unwrap();
+    let set_mode = |path: &Path, mode| std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    set_mode(home.path(), 0o711);
+    set_mode(&folder, 0o777);
+    let listener = listen_as_other_user(socket.clone()).unwrap();
+    set_mode(&folder, 0o755);
+    std::fs::write(&record, socket.as_os_str().as_bytes()).unwrap();
+    let mut victim = Command::new("sleep").arg("1000").spawn().unwrap();
+    let held = hold_lock(&lock, victim.id()).unwrap();
+
+    let output = home.run(&["status"]);
+    assert_eq!(output.status.code(), Some(4), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("belongs to another user"), "{output:?}");
+    let mut received = Vec::new();
+    listener.accept().unwrap().0.read_to_end(&mut received).unwrap();
+    assert_eq!(String::from_utf8_lossy(&received), "", "sent to another user");
+
+    let output = home.run(&["stop-gateway"]);
+    assert_eq!(output.status.code(), Some(1), "the lock is held by another process: {output:?}");
+    std::os::unix::fs::chown(&lock, Some(OTHER_USER), None).unwrap();
+    assert!(home.run(&["stop-gateway"]).status.success(), "the lock file of another user does not count");
+    std::os::unix::fs::chown(&lock, Some(0), None).unwrap();
+    let link = home.path().join("link");
+    std::os::unix::fs::symlink(&folder, &link).unwrap();
+    std::fs::write(&record, link.join(socket.file_name().unwrap()).as_os_str().as_bytes()).unwrap();
+    assert!(home.run(&["stop-gateway"]).status.success(), "links are not followed");
+
+    std::fs::write(&record, socket.as_os_str().as_bytes()).unwrap();
+    drop(held);
+    home.serve().stop();
+    assert_eq!(victim.try_wait().unwrap(), None, "another process was signalled");
+    victim.kill().unwrap();
+    victim.wait().unwrap();
 }

@@ -59,7 +59,7 @@ pub(super) fn originals_in(plan: &ExportPlan, entries: &[ImportedEntry], config:
 }
 
 /// Exports to one agent or to all. With several, one that fails does not stop the others.
-pub(crate) fn run(
+pub(crate) async fn run(
     args: &ExportArgs,
     config_flag: Option<&Path>,
     paths: &Paths,
@@ -72,7 +72,7 @@ pub(crate) fn run(
     let config = if needs_config { Some(paths.valid_config()?) } else { paths.read_config().ok() };
     if let Some(error) = config.as_ref().and_then(super::missing_gateway_error)
         && !args.undo
-        && (args.expand || !client::is_running(paths))
+        && (args.expand || !client::is_running(paths).await)
     {
         out.warn(&error.message, error.hint.as_deref())?;
     }

@@ -250,7 +250,7 @@ impl<'a> Field<'a> {
             };
             match parsed {
                 Ok(value) => return Ok(FieldAnswer::Value(value)),
-                Err(reason) => intro = format!("  {reason}\n"),
+                Err(reason) => intro = format!("  {}\n", escape_invisible(&reason)),
             }
         }
     }
@@ -258,8 +258,9 @@ impl<'a> Field<'a> {
     fn prompt(&self) -> String {
         let mut prompt = String::new();
         for (index, choice) in self.choices.iter().enumerate() {
-            let title = choice.title.map_or_else(String::new, |title| format!(" ({title})"));
-            prompt += &format!("  {}. {}{title}\n", index + 1, display(choice.value));
+            let title =
+                choice.title.map_or_else(String::new, |title| format!(" ({})", escape_invisible(title)));
+            prompt += &format!("  {}. {}{title}\n", index + 1, escape_invisible(&display(choice.value)));
         }
         let label = self.member["title"].as_str().unwrap_or(self.name);
         prompt += &escape_invisible(label);
@@ -269,7 +270,7 @@ impl<'a> Field<'a> {
         let kind = match (self.choices.is_empty(), self.is_multiple()) {
             (false, true) => "numbers or values, separated by commas",
             (false, false) => "number or value",
-            (true, _) => self.member["type"].as_str().unwrap_or("text"),
+            (true, _) => &escape_invisible(self.member["type"].as_str().unwrap_or("text")),
         };
         let need = if self.is_required { "" } else { ", optional" };
         prompt += &format!(" ({kind}{need})");
@@ -389,6 +390,16 @@ mod tests {
         assert_eq!(QuestionSource::find(&result, None).intro(), "a server that calls itself `toolcrib` asks");
         let own = input::input_required_result(&[], None, input::Questioner::Toolcrib);
         assert_eq!(QuestionSource::find(&own, Some("git")).intro(), "toolcrib asks for your approval");
+    }
+
+    #[test]
+    fn server_cannot_forge_lines_of_the_form() {
+        let member =
+            json!({"title": "t\nx", "type": "string", "oneOf": [{"const": "a\nx", "title": "b\nx"}]});
+        let other = json!({"type": "string\nx", "minLength": 2});
+        let params = json!({"message": "?", "requestedSchema": {"properties": {"m": member, "o\nx": other}}});
+        let (_, shown) = answer(params, &["", "1"]);
+        assert!(shown.contains(r"1. a\u{a}x (b\u{a}x)") && !shown.contains("\nx"), "{shown}");
     }
 
     #[test]

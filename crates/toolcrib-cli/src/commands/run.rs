@@ -34,12 +34,12 @@ struct AgentLaunch {
 }
 
 /// Replaces this process with the agent. Returns only if that fails.
-pub(crate) fn run(args: &RunArgs, config_flag: Option<&Path>, paths: &Paths) -> Result<ExitStatus> {
+pub(crate) async fn run(args: &RunArgs, config_flag: Option<&Path>, paths: &Paths) -> Result<ExitStatus> {
     let agent_paths = AgentPaths::from_env()?;
     let agent = Agent::find(&args.agent)?;
     let config = paths.read_config().ok();
     if let Some(error) = config.as_ref().and_then(super::missing_gateway_error)
-        && !client::is_running(paths)
+        && !client::is_running(paths).await
     {
         return Err(error.into());
     }

@@ -13,6 +13,7 @@ use toolcrib::util::files::create_private_folder;
 use super::lock::{self, GatewayLock};
 use super::peer_check::PeerCheck;
 use super::socket_activation::InheritedListeners;
+use crate::client;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::listen::ListenAddr;
@@ -208,7 +209,8 @@ fn check_listen(
 async fn refuse_second_gateway(paths: &Paths) -> Result<(), CommandError> {
     let own = paths.socket_path();
     for path in paths.socket_candidates().iter().filter(|path| **path != own) {
-        if UnixStream::connect(path).await.is_ok() {
+        // A recorded address may be outdated.
+        if let Ok(Some(_)) = client::connect_at(path).await {
             return Err(lock::already_running(&path.with_extension("lock")));
         }
     }

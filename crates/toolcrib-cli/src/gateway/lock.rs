@@ -2,18 +2,19 @@
 //!
 //! The operating system releases the lock when its holder dies, so holding it proves that a leftover socket file is stale.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::fs::OFlags;
 use tokio::time::timeout;
 use toolcrib::util::files::create_private_folder;
 
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
-use crate::paths::Paths;
+use crate::paths::{Paths, check_socket_dir};
 
 /// The second line of the lock file of a gateway that `toolcrib stdio` started.
 const AUTO_STARTED: &str = "auto-started";
@@ -67,8 +68,7 @@ impl GatewayLock {
         auto_started: bool,
         patience: Option<Duration>,
     ) -> Result<Self, CommandError> {
-        let mut options = open_options();
-        let file = options.create(true).open(path).map_err(|error| cannot_lock(path, &error))?;
+        let file = open_own_file(path, true).map_err(|error| cannot_lock(path, &error))?;
         let locked = match file.try_lock() {
             Err(TryLockError::WouldBlock) => match patience {
                 Some(patience) => lock_within(&file, LockKind::Exclusive, patience).await,
@@ -96,8 +96,12 @@ impl GatewayLock {
 impl LockHolder {
     /// Reads the lock file: the gateway that runs, or ran last. `None` if there never was one.
     pub(crate) fn read(path: &Path) -> Option<Self> {
+        Self::read_from(open_own_file(path, false).ok()?)
+    }
+
+    fn read_from(mut file: File) -> Option<Self> {
         let mut text = String::new();
-        File::open(path).and_then(|mut file| file.read_to_string(&mut text)).ok()?;
+        file.read_to_string(&mut text).ok()?;
         let mut lines = text.lines();
         let pid = lines.next().and_then(|line| line.trim().parse().ok());
         Some(Self { pid, auto_started: lines.next() == Some(AUTO_STARTED) })
@@ -105,9 +109,9 @@ impl LockHolder {
 
     /// Returns the gateway that holds the lock now.
     pub(crate) fn find(path: &Path) -> Option<Self> {
-        let file = open_options().open(path).ok()?;
+        let file = open_own_file(path, false).ok()?;
         match file.try_lock_shared() {
-            Err(TryLockError::WouldBlock) => Self::read(path),
+            Err(TryLockError::WouldBlock) => Self::read_from(file),
             Ok(()) | Err(TryLockError::Error(_)) => None,
         }
     }
@@ -115,7 +119,7 @@ impl LockHolder {
 
 /// Waits until no gateway holds the lock. Returns whether that happened within the time limit.
 pub(crate) async fn wait_until_released(path: &Path, limit: Duration) -> io::Result<bool> {
-    match open_options().open(path) {
+    match open_own_file(path, false) {
         Ok(file) => lock_within(&file, LockKind::Shared, limit).await,
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
         Err(error) => Err(error),
@@ -142,10 +146,20 @@ async fn lock_within(file: &File, kind: LockKind, limit: Duration) -> io::Result
     }
 }
 
-fn open_options() -> OpenOptions {
+/// Opens a lock file. Fails if the folder or the file is not safe from other users, who could write any process id into it.
+fn open_own_file(path: &Path, create: bool) -> io::Result<File> {
+    check_socket_dir(path.parent().unwrap_or(path)).map_err(|error| io::Error::other(error.message))?;
     let mut options = File::options();
-    options.read(true).write(true).truncate(false).mode(0o600);
-    options
+    options.read(true).write(true).create(create).truncate(false).mode(0o600);
+    let no_follow = OFlags::NOFOLLOW.bits().cast_signed();
+    let file = options.custom_flags(no_follow).open(path)?;
+    let metadata = file.metadata()?;
+    let is_own = metadata.uid() == rustix::process::geteuid().as_raw() && metadata.mode() & 0o022 == 0;
+    if is_own && metadata.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, "other users can write to the file"))
+    }
 }
 
 fn cannot_lock(path: &Path, error: &io::Error) -> CommandError {

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -11,6 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::timeout;
 
 use super::lock::{LockHolder, wait_until_released};
+use crate::client;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::paths::Paths;
@@ -58,6 +59,10 @@ impl OtherGateway {
     /// # Errors
     /// If it cannot be signalled, or does not stop in time.
     pub(crate) async fn stop(&self, drain: Duration) -> Result<(), CommandError> {
+        if !self.is_confirmed().await {
+            let error = self.stop_error(ExitStatus::Failure, "its lock file may be outdated");
+            return Err(error.hint(format!("ps -p {0}, then kill {0} if that is the gateway", self.pid)));
+        }
         let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
         let process = pid.and_then(open_process);
         let signalled = pid.map_or(Err(Errno::SRCH), |pid| kill_process(pid, Signal::TERM));
@@ -84,6 +89,16 @@ impl OtherGateway {
         }
     }
 
+    /// Returns whether the system confirms that the process in the lock file is the gateway: it listens at the socket beside
+    /// the file, or holds the lock. A gateway that is stopping has closed its socket, and that of a service belongs to the
+    /// service manager.
+    async fn is_confirmed(&self) -> bool {
+        let listener = client::connect_at(&self.lock.with_extension("sock")).await;
+        let peer = listener.ok().flatten().and_then(|stream| stream.peer_cred().ok());
+        let peer_pid = peer.and_then(|peer| peer.pid()).and_then(|pid| u32::try_from(pid).ok());
+        peer_pid == Some(self.pid) || holds_lock(self.pid, &self.lock)
+    }
+
     fn stop_error(&self, exit: ExitStatus, reason: &str) -> CommandError {
         let message = format!("cannot stop the gateway (pid {}): {reason}", self.pid);
         CommandError::new(exit, "cannot_stop", message)
@@ -93,6 +108,26 @@ impl OtherGateway {
 /// Returns the lock files beside the sockets where the gateway may listen.
 fn lock_paths(paths: &Paths) -> impl Iterator<Item = PathBuf> {
     paths.socket_candidates().into_iter().map(|socket| socket.with_extension("lock"))
+}
+
+/// Returns whether a process holds the lock of a file. Only known on Linux.
+#[cfg(target_os = "linux")]
+fn holds_lock(pid: u32, lock: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    let Ok(metadata) = std::fs::symlink_metadata(lock) else { return false };
+    let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
+    let holder = pid.to_string();
+    let inode = format!(":{}", metadata.ino());
+    // For example `1: FLOCK  ADVISORY  WRITE 9417 fe:00:10658164 0 EOF`.
+    locks.lines().any(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        matches!(fields[..], [_, "FLOCK", _, "WRITE", pid, file, ..] if pid == holder && file.ends_with(&inode))
+    })
+}
+
+#[cfg(not(target_os = "linux"))]
+fn holds_lock(_pid: u32, _lock: &Path) -> bool {
+    false
 }
 
 /// Opens a process to wait for its end, which follows the release of its lock. Only possible on Linux.

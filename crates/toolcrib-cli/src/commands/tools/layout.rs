@@ -7,6 +7,7 @@ use toolcrib::search::{ToolArgument, tool_arguments};
 use super::schema_text;
 use crate::output::{truncate_line, wrap_words};
 use crate::report::tools::ToolReport;
+use crate::visible_text::escape_invisible;
 
 /// Columns that a name may take in a list.
 const MAX_NAME_COLUMNS: usize = 48;
@@ -123,7 +124,7 @@ pub(super) fn tool_page(tool: &ToolReport, width: usize) -> Vec<String> {
 pub(super) fn example(tool: &ToolReport) -> String {
     let mut words = vec!["toolcrib".to_owned(), "call".to_owned(), tool.name.clone()];
     words.extend(schema_text::example_words(&tool.definition));
-    words.join(" ")
+    escape_invisible(&words.join(" ")).into_owned()
 }
 
 fn indented(lines: Vec<String>, columns: usize) -> impl Iterator<Item = String> {
@@ -150,6 +151,7 @@ fn argument_lines(schema: &Value, width: usize) -> Vec<String> {
         let need = if argument.is_required { "required" } else { "optional" };
         let head =
             format!("  {:<name_columns$}  {:<type_columns$}  {need}", argument.name, argument.type_name);
+        let head = escape_invisible(&head).into_owned();
         let description = schema_text::describe(&schema["properties"][&argument.name]);
         let rest = width.saturating_sub(head.chars().count() + 2);
         if rest >= 20 {

@@ -4,6 +4,8 @@ use serde_json::{Map, Value, json};
 use toolcrib::access::schema::Schema;
 use toolcrib::search::tool_arguments;
 
+use crate::visible_text::escape_invisible;
+
 /// The depth to which schemas are followed.
 const MAX_DEPTH: usize = 8;
 /// Values of an enumeration that are shown.
@@ -12,7 +14,7 @@ const MAX_SHOWN_VALUES: usize = 12;
 /// Returns the tool as a function: `name(a: string, b?: integer)`.
 pub(super) fn signature(name: &str, schema: &Value) -> String {
     let arguments: Vec<String> = tool_arguments(schema).iter().map(ToString::to_string).collect();
-    format!("{name}({})", arguments.join(", "))
+    escape_invisible(&format!("{name}({})", arguments.join(", "))).into_owned()
 }
 
 /// Returns the words of an example call: required arguments with values that their schemas accept. All arguments, if the
