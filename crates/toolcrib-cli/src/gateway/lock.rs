@@ -40,7 +40,7 @@ impl StartLock {
         let path = paths.start_lock_path();
         let failed = |error: io::Error| cannot_lock(&path, &error);
         create_private_folder(&paths.gateways_dir()).map_err(failed)?;
-        let file = open_options().create(true).open(&path).map_err(failed)?;
+        let file = open_own_file(&path, true).map_err(failed)?;
         if !lock_within(&file, LockKind::Exclusive, limit).await.map_err(failed)? {
             let message = "another process is starting a gateway, and has not finished";
             return Err(
