@@ -44,6 +44,12 @@ pub(super) fn open_reader(end: io::PipeReader) -> io::Result<PipeReader> {
     pipe::Receiver::from_owned_fd(end.into())
 }
 
+/// Writes a line and returns true, or returns false if it is too long for that, or the pipe is full or closed. A pipe takes a
+/// write of up to `PIPE_BUF` bytes as a whole or not at all.
+pub(crate) fn try_write_whole(pipe: &PipeWriter, line: &[u8]) -> bool {
+    line.len() <= libc::PIPE_BUF && pipe.try_write(line).is_ok()
+}
+
 /// The process group of a server without a shim.
 #[derive(Debug)]
 pub(super) struct ProcessGroup {

@@ -57,6 +57,11 @@ pub(super) const INHERITED: &[&str] = &[
 /// The endings of programs if the environment has no `PATHEXT`.
 const PROGRAM_ENDINGS: &str = ".COM;.EXE;.BAT;.CMD";
 
+/// Returns false: a pipe of Windows cannot be written to without waiting.
+pub(crate) fn try_write_whole(_: &PipeWriter, _: &[u8]) -> bool {
+    false
+}
+
 pub(super) fn open_writer(end: io::PipeWriter) -> io::Result<PipeWriter> {
     Ok(File::from(OwnedHandle::from(end)).into())
 }

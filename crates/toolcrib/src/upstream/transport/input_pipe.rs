@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll, ready};
 
 use tokio::io::AsyncWrite;
-use tokio::net::unix::pipe;
 
+use crate::process::{PipeWriter, try_write_whole};
 use crate::util::locks::IgnorePoison as _;
 
 /// The write end of a pipe. Dropping it closes the pipe.
@@ -18,13 +18,13 @@ pub(in crate::upstream) struct InputPipe {
 
 #[derive(Debug)]
 struct PipeState {
-    pipe: pipe::Sender,
+    pipe: PipeWriter,
     /// True while only a part of a line is written, so that nothing else may be written.
     is_within_line: bool,
 }
 
 impl InputPipe {
-    pub(in crate::upstream) fn new(pipe: pipe::Sender) -> Self {
+    pub(in crate::upstream) fn new(pipe: PipeWriter) -> Self {
         Self { state: Arc::new(Mutex::new(PipeState { pipe, is_within_line: false })) }
     }
 
@@ -60,21 +60,20 @@ pub(in crate::upstream) struct DirectInput {
 }
 
 impl DirectInput {
-    /// Writes a line and returns true, or returns false if it is too long for that, or the pipe is full, closed or within
-    /// another line. A pipe takes a write of up to `PIPE_BUF` bytes as a whole or not at all.
+    /// Writes a line as a whole and returns true, or returns false if that cannot be done at once, the pipe is closed or within
+    /// another line.
     pub(in crate::upstream) fn try_write(&self, line: &[u8]) -> bool {
-        if line.len() > libc::PIPE_BUF {
-            return false;
-        }
         let Some(state) = self.state.upgrade() else { return false };
         let state = state.lock().ignore_poison();
-        !state.is_within_line && state.pipe.try_write(line).is_ok()
+        !state.is_within_line && try_write_whole(&state.pipe, line)
     }
 }
 
+#[cfg(unix)]
 #[cfg(test)]
 mod tests {
     use tokio::io::AsyncWriteExt as _;
+    use tokio::net::unix::pipe;
 
     use super::*;
 
