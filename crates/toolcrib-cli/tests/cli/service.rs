@@ -65,8 +65,13 @@ fn service_is_installed_once_and_removed_completely() {
     assert!(home.files().is_empty() && home.take_calls().is_empty());
     let installed = home.run(&["install"]).expect(0).stderr;
     assert!(installed.contains("undo: toolcrib service remove"), "{installed}");
-    let commands =
-        ["daemon-reload", "stop toolcrib.service", "enable toolcrib.socket", "restart toolcrib.socket"];
+    let commands = [
+        "show --property=MainPID --value toolcrib.service",
+        "daemon-reload",
+        "stop toolcrib.service",
+        "enable toolcrib.socket",
+        "restart toolcrib.socket",
+    ];
     assert_eq!(home.take_calls(), commands);
     let files = home.files();
     assert_eq!(files.len(), 2, "{files:?}");

@@ -92,7 +92,7 @@ fn completion_knows_verbs_servers_and_tools() {
     assert_eq!(complete(&["expl"]), ["explain"]);
     assert_eq!(complete(&["restart", ""])[..2], ["counter", "echo"]);
     assert_eq!(complete(&["call", "echo."]), ["echo.say", "echo.fail"]);
-    assert_eq!(complete(&["call", "echo", ""]), ["say", "fail"]);
+    assert_eq!(complete(&["call", "echo", ""])[..2], ["say", "fail"]);
     assert_eq!(complete(&["export", "clau"]), ["claude", "claude-desktop"]);
 }
 

@@ -241,7 +241,7 @@ async fn metadata_that_cannot_be_trusted_is_refused() {
         (json!({"code_challenge_methods_supported": ["plain"]}), "PKCE"),
         (json!({"code_challenge_methods_supported": null}), "PKCE"),
         (json!({"authorization_endpoint": "http://evil.example/authorize"}), "does not use https"),
-        (json!({"authorization_endpoint": "javascript:alert(1)"}), "not a URL"),
+        (json!({"authorization_endpoint": "javascript:alert(1)"}), "it must start with"),
         (json!({"registration_endpoint": "http://10.0.0.1/register"}), "not public"),
         (json!({"registration_endpoint": "https://169.254.169.254/register"}), "not public"),
         (json!({"padding": "x".repeat(300 << 10)}), "larger than"),
