@@ -120,7 +120,7 @@ pub fn input_required_result(
 }
 
 /// Returns whether a result is marked as a question of toolcrib itself. Servers cannot set the mark: see
-/// [`remove_own_question_mark`].
+/// `remove_own_question_mark`.
 pub fn is_own_question(result: &Bytes) -> bool {
     parse_marked(result).is_some()
 }
