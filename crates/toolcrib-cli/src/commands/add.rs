@@ -184,7 +184,7 @@ async fn registry_server(args: &AddArgs, paths: &Paths) -> Result<Option<Registr
     }
     let Some(registry) = paths.sources().load().registry else {
         let message = format!("`{source}` is not a file, and the config has no `registry`");
-        let hint = "registry = \"https://registry.modelcontextprotocol.io\" in the config, or the path of a `server.json`";
+        let hint = "registry = \"https://registry.example\" in the config, or the path of a `server.json`";
         return Err(CommandError::usage(message).hint(hint));
     };
     RegistryServer::fetch(&registry, source).await.map(Some)

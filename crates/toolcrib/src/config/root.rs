@@ -127,7 +127,7 @@ fn read_registry(reader: &mut TableReader<'_>) -> Option<String> {
         return Some(url.trim_end_matches('/').to_owned());
     }
     let message = "`registry` is not an http or https URL".to_owned();
-    reader.error_at_value("registry", message, "registry = \"https://registry.modelcontextprotocol.io\"");
+    reader.error_at_value("registry", message, "registry = \"https://registry.example\"");
     None
 }
 
