@@ -10,19 +10,25 @@ use hyper::{HeaderMap, Response};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use toolcrib::config::GatewayLimits;
+use toolcrib::Caller;
+use toolcrib::config::{AddressRange, GatewayLimits};
 use toolcrib::protocol::era::client::RequestMetaReader;
 use toolcrib::util::tasks::SpawnBoxed as _;
 
 use crate::admin_routes::{AdminRoutes, NoAdminRoutes};
 use crate::body::ResponseBody;
-use crate::callers::{ActiveCallers, AuthenticatedCaller, Entrypoint};
+use crate::callers::{ActiveCallers, AuthenticatedCaller, bearer_token};
 use crate::client_memory::{ClientMemory, MemoryAccount};
+use crate::connection_peer::{ConnectionPeer, Entrypoint};
+use crate::forwarded::ClientRequests;
 use crate::login::{ConnectionLogin, FailedLoginLog, FailedLogins, UnauthenticatedConnections};
 use crate::origin_check::HostAllowList;
 use crate::response;
 use crate::service::{ClientHandle, McpService};
 use crate::session::Sessions;
+
+/// Handshakes at the same time. If there are more, the oldest is ended.
+const MAX_HANDSHAKES: usize = 512;
 
 /// An MCP service over HTTP, shared by all its connections. [`serve_connection`](crate::serve_connection) serves one of
 /// them.
@@ -44,6 +50,12 @@ pub struct HttpGateway {
     /// Connections without a valid token, if their number is limited.
     pub(crate) unauthenticated: Option<Arc<UnauthenticatedConnections>>,
     pub(crate) failed_logins: FailedLoginLog,
+    /// Handshakes in progress.
+    pub(crate) handshakes: Arc<UnauthenticatedConnections>,
+    /// Peers whose headers about their clients are used.
+    pub(crate) trusted_proxies: Vec<AddressRange>,
+    /// Requests that trusted proxies passed on.
+    pub(crate) client_requests: ClientRequests,
 }
 
 impl HttpGateway {
@@ -75,6 +87,9 @@ impl HttpGateway {
             memory: Arc::new(ClientMemory::new(limits.client_memory())),
             unauthenticated: None,
             failed_logins: FailedLoginLog::default(),
+            handshakes: Arc::new(UnauthenticatedConnections::new(MAX_HANDSHAKES)),
+            trusted_proxies: Vec::new(),
+            client_requests: ClientRequests::default(),
         }
     }
 
@@ -89,6 +104,18 @@ impl HttpGateway {
     #[must_use]
     pub fn with_hosts(self, hosts: Vec<String>) -> Self {
         Self { allowed_hosts: HostAllowList::new(hosts), ..self }
+    }
+
+    /// Sets the addresses of proxies. `Forwarded` and `X-Forwarded-…` headers of their requests name the client; those of
+    /// other peers are ignored.
+    #[must_use]
+    pub fn with_trusted_proxies(self, trusted_proxies: Vec<AddressRange>) -> Self {
+        Self { trusted_proxies, ..self }
+    }
+
+    /// Returns whether a peer is a trusted proxy.
+    pub fn is_trusted_proxy(&self, address: IpAddr) -> bool {
+        self.trusted_proxies.iter().any(|range| range.contains(address))
     }
 
     /// Sets the number of TCP connections that may be open without having presented a valid token. If there are more, the
@@ -145,15 +172,15 @@ impl HttpGateway {
 /// State of one connection, shared by its requests.
 pub(crate) struct ConnectionContext {
     pub(crate) gateway: Arc<HttpGateway>,
-    pub(crate) entrypoint: Entrypoint,
+    pub(crate) peer: ConnectionPeer,
+    /// True if the peer is a trusted proxy.
+    pub(crate) is_proxy: bool,
     /// The client of stateless requests.
     pub(crate) client: ClientHandle,
     /// Reads the `_meta` of stateless requests.
     pub(crate) meta_reader: RequestMetaReader,
     /// Cancelled when the gateway stops or the connection is to be closed; ends streams that have no end of their own.
     pub(crate) stop: CancellationToken,
-    /// The address of the client, if it is known.
-    pub(crate) address: Option<IpAddr>,
     pub(crate) login: ConnectionLogin,
 }
 
@@ -163,14 +190,18 @@ impl ConnectionContext {
         if self.login.is_refused() {
             return None;
         }
-        let access = self.gateway.callers.authenticate(self.entrypoint, headers)?;
+        let access = self.gateway.callers.authenticate(&self.peer, headers)?;
         self.login.succeed();
+        let caller_tokens = self.gateway.service.crib.caller_tokens();
+        if caller_tokens.is_wanted() && access.caller != Caller::local() {
+            bearer_token(headers).into_iter().for_each(|token| caller_tokens.record(&access.caller, token));
+        }
         Some(access)
     }
 
     /// Returns the response to a request without a valid token.
     pub(crate) fn refuse_login(&self) -> Response<ResponseBody> {
-        if self.entrypoint == Entrypoint::OtherUser && self.gateway.callers.is_empty() {
+        if self.peer.entrypoint == Entrypoint::OtherUser && self.gateway.callers.is_empty() {
             return response::other_user();
         }
         response::unauthenticated()

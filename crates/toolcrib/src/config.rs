@@ -14,16 +14,19 @@ mod audit;
 mod auth;
 mod callers;
 mod card;
+mod certificate;
 mod changes;
 mod declared;
 mod expose;
 mod facts;
 mod file;
+mod forward;
 mod glob;
 mod hosts;
 pub mod keys;
 mod layer;
 mod lifecycle;
+mod listen;
 mod merge;
 mod node;
 mod probe;
@@ -57,10 +60,12 @@ pub use crate::spec::Origin;
 use crate::spec::{Capacity, Roster, ServerId};
 pub use audit::AuditSpec;
 pub use callers::{CallerSpec, CallerToken, Sha256Digest, find_short_tokens, resolve_token_digests};
+pub use certificate::{CertificateNames, CertificatePattern, SubjectAttribute};
 pub use changes::ConfigChange;
 pub use declared::{DeclaredServer, DeclaredValue};
 pub use facts::{Fact, HostFacts, InvalidFact, RequiredFacts};
 pub use layer::{Layer, LayerKind, text_digest};
+pub use listen::{AddressRange, TlsSpec};
 pub use resolve::{LayerText, LayeredConfig, Resolved, resolve};
 pub use scope::{ActiveTags, ScopeMatch};
 pub use secrets::SecretBackend;
@@ -117,6 +122,10 @@ pub struct ListenSpec {
     pub hosts: Vec<String>,
     /// True if other users of the machine may use a loopback address without a token while no callers are declared.
     pub any_user: bool,
+    /// Files with which it serves TLS; without them it serves plain HTTP.
+    pub tls: Option<TlsSpec>,
+    /// Peers whose `Forwarded` and `X-Forwarded-…` headers are used.
+    pub trusted_proxies: Vec<AddressRange>,
 }
 
 /// Settings of the gateway that `toolcrib stdio` starts in the background, from `[gateway]`.

@@ -14,7 +14,7 @@ use super::server::{self, ServerTable};
 use super::source_map::SourceMap;
 use super::{
     AuditSpec, AutoStart, CallerSpec, GatewayLimits, ListenSpec, Origin, ProblemScope, SecretBackend, audit,
-    callers, expose, profiles, quota, rules, secrets,
+    callers, expose, listen, profiles, quota, rules, secrets,
 };
 use crate::access::expose::ExposeSettings;
 use crate::access::policy::Policy;
@@ -238,8 +238,10 @@ fn read_listen(mut reader: TableReader<'_>) -> ListenSpec {
         hosts.push(host.to_owned());
     }
     let any_user = reader.boolean("any-user").unwrap_or(false);
+    let tls = listen::read_tls(&mut reader);
+    let trusted_proxies = listen::read_trusted_proxies(&mut reader);
     reader.finish();
-    ListenSpec { hosts, any_user }
+    ListenSpec { hosts, any_user, tls, trusted_proxies }
 }
 
 fn read_auto_start(mut reader: TableReader<'_>) -> AutoStart {
