@@ -309,6 +309,7 @@ mod tests {
 
     use hyper::header::HeaderValue;
     use toolcrib::Config;
+    use toolcrib::config::CertificateNames;
 
     use super::*;
 
@@ -377,6 +378,33 @@ mod tests {
         for values in [&[][..], &["Bearer "], &["Bearer local"]] {
             assert_eq!(authenticate(&callers, Entrypoint::OtherUser, values), None, "{values:?}");
         }
+    }
+
+    #[test]
+    fn user_is_a_caller_unless_a_token_or_certificate_decides() {
+        let callers = callers("[callers.build]\nuid = 1001\n[callers.one]\ntoken = 'first-Token'").unwrap();
+        let authenticate = |entrypoint: Entrypoint, uid, token: &str| {
+            let mut headers = HeaderMap::new();
+            if !token.is_empty() {
+                headers.insert(AUTHORIZATION, HeaderValue::from_str(token).unwrap());
+            }
+            let peer = ConnectionPeer::from(entrypoint).with_uid(uid);
+            callers.authenticate(&peer, &headers).map(|found| found.caller.as_str().to_owned())
+        };
+        let name = |name: &str| Some(name.to_owned());
+        for entrypoint in [Entrypoint::Tcp, Entrypoint::OtherUser] {
+            assert_eq!(authenticate(entrypoint, Some(1001), ""), name("build"));
+            assert_eq!(authenticate(entrypoint, Some(1001), "Bearer first-Token"), name("one"));
+            assert_eq!(authenticate(entrypoint, Some(1001), "Bearer wrong"), None);
+            assert_eq!(authenticate(entrypoint, Some(1002), ""), None);
+            assert_eq!(authenticate(entrypoint, None, ""), None);
+        }
+        assert_eq!(authenticate(Entrypoint::Socket, Some(1001), ""), name("build"));
+        assert_eq!(authenticate(Entrypoint::Socket, Some(1002), ""), name("local"));
+        let peer = ConnectionPeer::from(Entrypoint::Tcp)
+            .with_uid(Some(1001))
+            .with_tls(Some(CertificateNames::default()));
+        assert!(callers.authenticate(&peer, &HeaderMap::new()).is_none(), "a certificate of nobody");
     }
 
     #[test]
