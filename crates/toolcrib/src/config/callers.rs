@@ -175,7 +175,7 @@ pub(super) fn read(reader: &mut TableReader<'_>, sections: &mut ConfigSections) 
         sections.expose.callers.extend(mode.map(|mode| (entry.key.clone(), mode)));
         sections.usage_limits.callers.insert(entry.key.clone(), limits);
         sections.usage_limits.callers_in_flight.extend(in_flight.map(|calls| (entry.key.clone(), calls)));
-        if let Some(CallerProof { token, certificate, uid }) = proof {
+        if let Some(DeclaredProof { token, certificate, uid }) = proof {
             let name = entry.key.clone();
             sections.callers.push(CallerSpec { name, token, certificate, uid, admin, profile, origin });
         }
@@ -207,14 +207,14 @@ fn check_name(reader: &mut TableReader<'_>, entry: &TableEntry) {
 }
 
 /// How a caller is recognized.
-struct CallerProof {
+struct DeclaredProof {
     token: Option<CallerToken>,
     certificate: Option<CertificatePattern>,
     uid: Option<u32>,
 }
 
 /// Reads how a caller is recognized, and reports what another caller has too.
-fn read_proof(reader: &mut TableReader<'_>, name: &str, sections: &ConfigSections) -> Option<CallerProof> {
+fn read_proof(reader: &mut TableReader<'_>, name: &str, sections: &ConfigSections) -> Option<DeclaredProof> {
     let has_token = reader.has("token") || reader.has("token-sha256");
     let token = read_token(reader, name);
     let certificate = certificate::read(reader);
@@ -248,7 +248,7 @@ fn read_proof(reader: &mut TableReader<'_>, name: &str, sections: &ConfigSection
     }
     let is_valid = token.is_some() == has_token && certificate.is_some() == reader.has("mtls");
     let is_recognized = has_token || certificate.is_some() || uid.is_some();
-    (is_valid && is_recognized).then_some(CallerProof { token, certificate, uid })
+    (is_valid && is_recognized).then_some(DeclaredProof { token, certificate, uid })
 }
 
 fn read_uid(reader: &mut TableReader<'_>) -> Option<u32> {
