@@ -22,6 +22,7 @@ mod facts;
 mod file;
 mod forward;
 mod glob;
+mod history;
 mod hosts;
 pub mod keys;
 mod layer;
@@ -64,6 +65,7 @@ pub use certificate::{CertificateNames, CertificatePattern, SubjectAttribute};
 pub use changes::ConfigChange;
 pub use declared::{DeclaredServer, DeclaredValue};
 pub use facts::{Fact, HostFacts, InvalidFact, RequiredFacts};
+pub use history::HistorySpec;
 pub use layer::{Layer, LayerKind, text_digest};
 pub use listen::{AddressRange, TlsSpec};
 pub use resolve::{LayerText, LayeredConfig, Resolved, resolve};
@@ -99,6 +101,8 @@ pub struct Config {
     pub callers: Vec<CallerSpec>,
     /// Audit settings, if calls are recorded.
     pub audit: Option<AuditSpec>,
+    /// Settings of the history of calls and events.
+    pub history: HistorySpec,
     /// URL of the MCP registry, without a slash at its end.
     pub registry: Option<String>,
     /// Storage of secrets.
