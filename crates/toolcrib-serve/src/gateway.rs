@@ -15,12 +15,12 @@ use toolcrib::config::{AddressRange, GatewayLimits};
 use toolcrib::protocol::era::client::RequestMetaReader;
 use toolcrib::util::tasks::SpawnBoxed as _;
 
+use crate::address_limit::AddressLimit;
 use crate::admin_routes::{AdminRoutes, NoAdminRoutes};
 use crate::body::ResponseBody;
 use crate::callers::{ActiveCallers, AuthenticatedCaller, bearer_token};
 use crate::client_memory::{ClientMemory, MemoryAccount};
 use crate::connection_peer::{ConnectionPeer, Entrypoint};
-use crate::forwarded::ClientRequests;
 use crate::login::{ConnectionLogin, FailedLoginLog, FailedLogins, UnauthenticatedConnections};
 use crate::origin_check::HostAllowList;
 use crate::response;
@@ -55,7 +55,7 @@ pub struct HttpGateway {
     /// Peers whose headers about their clients are used.
     pub(crate) trusted_proxies: Vec<AddressRange>,
     /// Requests that trusted proxies passed on.
-    pub(crate) client_requests: ClientRequests,
+    pub(crate) client_requests: AddressLimit,
 }
 
 impl HttpGateway {
@@ -89,7 +89,7 @@ impl HttpGateway {
             failed_logins: FailedLoginLog::default(),
             handshakes: Arc::new(UnauthenticatedConnections::new(MAX_HANDSHAKES)),
             trusted_proxies: Vec::new(),
-            client_requests: ClientRequests::default(),
+            client_requests: AddressLimit::default(),
         }
     }
 
