@@ -151,6 +151,9 @@ pub mod config;
 pub mod crib;
 #[cfg(feature = "http")]
 mod http_client;
+#[cfg(all(feature = "config", feature = "http"))]
+#[doc(hidden)]
+pub mod identity;
 #[cfg_attr(not(feature = "config"), expect(dead_code, reason = "config files use more of it"))]
 #[doc(hidden)]
 pub mod limits;

@@ -13,12 +13,14 @@ use super::scope::{self, ActiveTags, ScopeMatch};
 use super::server::{self, ServerTable};
 use super::source_map::SourceMap;
 use super::{
-    AuditSpec, AutoStart, CallerSpec, GatewayLimits, ListenSpec, Origin, ProblemScope, SecretBackend, audit,
-    callers, expose, profiles, quota, rules, secrets,
+    AuditSpec, AutoStart, CallerSpec, GatewayLimits, GroupSpec, IssuedCallerSpec, IssuerSpec, ListenSpec,
+    Origin, ProblemScope, SecretBackend, audit, callers, expose, groups, issuers, profiles, quota, rules,
+    secrets,
 };
 use crate::access::expose::ExposeSettings;
 use crate::access::policy::Policy;
 use crate::limits::UsageLimits;
+use crate::spec::url::parse_url;
 use crate::spec::{Capacity, Endpoint, Roster, ServerId, ServerSpec, StartPolicy};
 
 /// Default of `limits.servers-running`.
@@ -38,6 +40,9 @@ pub(super) struct ConfigSections {
     pub(super) expose: ExposeSettings,
     pub(super) usage_limits: UsageLimits,
     pub(super) callers: Vec<CallerSpec>,
+    pub(super) issuers: Vec<IssuerSpec>,
+    pub(super) issued_callers: Vec<IssuedCallerSpec>,
+    pub(super) groups: Vec<GroupSpec>,
     pub(super) audit: Option<AuditSpec>,
     pub(super) registry: Option<String>,
     pub(super) secrets: SecretBackend,
@@ -67,6 +72,9 @@ impl Default for ConfigSections {
             expose: ExposeSettings::default(),
             usage_limits: UsageLimits::default(),
             callers: Vec::new(),
+            issuers: Vec::new(),
+            issued_callers: Vec::new(),
+            groups: Vec::new(),
             audit: None,
             registry: None,
             secrets: SecretBackend::default(),
@@ -151,7 +159,9 @@ fn read_gateway_sections(
         table.finish();
     }
     sections.expose = expose::read(reader);
+    groups::read(reader, sections);
     let selectors = profiles::read(reader, sections);
+    issuers::read(reader, sections);
     callers::read(reader, sections);
     sections.audit = audit::read(reader);
     sections.registry = read_registry(reader);
@@ -238,8 +248,25 @@ fn read_listen(mut reader: TableReader<'_>) -> ListenSpec {
         hosts.push(host.to_owned());
     }
     let any_user = reader.boolean("any-user").unwrap_or(false);
+    let public_url = read_public_url(&mut reader);
     reader.finish();
-    ListenSpec { hosts, any_user }
+    ListenSpec { hosts, any_user, public_url }
+}
+
+/// Reads the URL by which clients reach the gateway, without a slash at its end.
+fn read_public_url(reader: &mut TableReader<'_>) -> Option<String> {
+    let url = reader.string("public-url")?;
+    let reason = match parse_url(url) {
+        Err(reason) => reason,
+        Ok(parsed) if parsed.query().is_some() || url.contains('#') => "it has a query or a fragment",
+        Ok(parsed) if parsed.path().trim_end_matches('/').ends_with("/mcp") => {
+            "it must not contain the path of an endpoint"
+        }
+        Ok(_) => return Some(url.trim().trim_end_matches('/').to_owned()),
+    };
+    let hint = "write scheme and host, such as `public-url = \"https://tools.example\"`";
+    reader.error_at_value("public-url", format!("`listen.public-url`: {reason}"), hint);
+    None
 }
 
 fn read_auto_start(mut reader: TableReader<'_>) -> AutoStart {
