@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-use hyper::{HeaderMap, Response};
+use hyper::header::AUTHORIZATION;
+use hyper::{HeaderMap, Response, Uri};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -16,10 +17,14 @@ use toolcrib::util::tasks::SpawnBoxed as _;
 
 use crate::admin_routes::{AdminRoutes, NoAdminRoutes};
 use crate::body::ResponseBody;
-use crate::callers::{ActiveCallers, AuthenticatedCaller, Entrypoint};
+use crate::callers::{
+    ActiveCallers, AuthenticatedCaller, Entrypoint, IssuedCallers, bearer_token, is_signed_token,
+};
 use crate::client_memory::{ClientMemory, MemoryAccount};
 use crate::login::{ConnectionLogin, FailedLoginLog, FailedLogins, UnauthenticatedConnections};
-use crate::origin_check::HostAllowList;
+use crate::login_error::LoginError;
+use crate::origin_check::{HostAllowList, request_authority};
+use crate::resource::{PublicAddress, ResourceUrl, endpoint_path};
 use crate::response;
 use crate::service::{ClientHandle, McpService};
 use crate::session::Sessions;
@@ -44,6 +49,8 @@ pub struct HttpGateway {
     /// Connections without a valid token, if their number is limited.
     pub(crate) unauthenticated: Option<Arc<UnauthenticatedConnections>>,
     pub(crate) failed_logins: FailedLoginLog,
+    /// The URL of the gateway, which tokens of issuers name.
+    pub(crate) public_address: PublicAddress,
 }
 
 impl HttpGateway {
@@ -75,6 +82,7 @@ impl HttpGateway {
             memory: Arc::new(ClientMemory::new(limits.client_memory())),
             unauthenticated: None,
             failed_logins: FailedLoginLog::default(),
+            public_address: PublicAddress::default(),
         }
     }
 
@@ -89,6 +97,14 @@ impl HttpGateway {
     #[must_use]
     pub fn with_hosts(self, hosts: Vec<String>) -> Self {
         Self { allowed_hosts: HostAllowList::new(hosts), ..self }
+    }
+
+    /// Sets the URL by which clients reach the gateway, without a slash at its end, if it is not that of the listener, and the
+    /// port of the listener. Tokens of issuers are accepted if they were issued for this URL, or for the host of the request at
+    /// this port.
+    #[must_use]
+    pub fn with_public_address(self, url: Option<String>, port: Option<u16>) -> Self {
+        Self { public_address: PublicAddress { url, port }, ..self }
     }
 
     /// Sets the number of TCP connections that may be open without having presented a valid token. If there are more, the
@@ -158,22 +174,91 @@ pub(crate) struct ConnectionContext {
 }
 
 impl ConnectionContext {
-    /// Returns the caller of a request, or `None` without a valid token.
-    pub(crate) fn authenticate(&self, headers: &HeaderMap) -> Option<Arc<AuthenticatedCaller>> {
+    /// Returns the caller of a request. A token of an issuer that was not seen before is verified, which may wait for the
+    /// keys of the issuer.
+    pub(crate) async fn authenticate(
+        &self,
+        target: &Uri,
+        headers: &HeaderMap,
+    ) -> Result<Arc<AuthenticatedCaller>, LoginError> {
         if self.login.is_refused() {
-            return None;
+            return Err(LoginError::Missing);
         }
-        let access = self.gateway.callers.authenticate(self.entrypoint, headers)?;
+        let callers = &self.gateway.callers;
+        let access = match callers.issued() {
+            Some(issued) if self.entrypoint != Entrypoint::Socket => {
+                // Boxed to keep the future of a request without issuers small.
+                Box::pin(self.authenticate_issued(&issued, target, headers)).await?
+            }
+            _ => callers.authenticate(self.entrypoint, headers).ok_or(LoginError::Missing)?,
+        };
         self.login.succeed();
-        Some(access)
+        Ok(access)
     }
 
-    /// Returns the response to a request without a valid token.
-    pub(crate) fn refuse_login(&self) -> Response<ResponseBody> {
+    /// Returns the caller of a request where issuers are declared.
+    async fn authenticate_issued(
+        &self,
+        issued: &Arc<IssuedCallers>,
+        target: &Uri,
+        headers: &HeaderMap,
+    ) -> Result<Arc<AuthenticatedCaller>, LoginError> {
+        let callers = &self.gateway.callers;
+        let token = bearer_token(headers).filter(|token| is_signed_token(token));
+        let known = token.and_then(|token| issued.find(token, || self.resource(target, headers)));
+        if let Some(known) = known {
+            return known.map_err(LoginError::Refused);
+        }
+        if let Some(access) = callers.authenticate(self.entrypoint, headers) {
+            return Ok(access);
+        }
+        let Some(token) = token else {
+            return Err(if headers.contains_key(AUTHORIZATION) {
+                LoginError::UnknownToken
+            } else {
+                LoginError::Missing
+            });
+        };
+        let resource = self.resource(target, headers);
+        if let Some(verified) = issued.verify(token, &resource).await {
+            return verified.map_err(LoginError::Refused);
+        }
+        // A reload has replaced the issuers meanwhile.
+        let verified = match callers.issued() {
+            Some(issued) => issued.verify(token, &resource).await,
+            None => None,
+        };
+        verified.ok_or(LoginError::UnknownToken)?.map_err(LoginError::Refused)
+    }
+
+    /// Returns the URL of the endpoint that a request is for. Other paths belong to the endpoint of all servers.
+    pub(crate) fn resource(&self, target: &Uri, headers: &HeaderMap) -> ResourceUrl {
+        ResourceUrl { path: endpoint_path(target.path()).to_owned(), ..self.root_resource(target, headers) }
+    }
+
+    /// Returns the URL of the gateway as a whole, as the client of a request addresses it.
+    pub(crate) fn root_resource(&self, target: &Uri, headers: &HeaderMap) -> ResourceUrl {
+        let base = self.gateway.public_address.base_url("http", request_authority(target, headers));
+        ResourceUrl { base, path: String::new() }
+    }
+
+    /// Returns the response to a request whose caller is not known.
+    pub(crate) fn refuse_login(
+        &self,
+        error: &LoginError,
+        target: &Uri,
+        headers: &HeaderMap,
+    ) -> Response<ResponseBody> {
         if self.entrypoint == Entrypoint::OtherUser && self.gateway.callers.is_empty() {
             return response::other_user();
         }
-        response::unauthenticated()
+        if self.gateway.callers.issued().is_none() {
+            return response::unauthenticated();
+        }
+        if let LoginError::Refused(reason) = error {
+            tracing::debug!("refused a token: {reason}");
+        }
+        error.response(&self.resource(target, headers))
     }
 
     /// Returns the memory that a request or session of a caller counts against.

@@ -165,6 +165,11 @@ impl Crib {
         self.router().visible_catalogs.has_profile(name)
     }
 
+    /// Returns whether a profile with this name exists and a caller may use it: the groups of the profile do not exclude it.
+    pub fn can_use_profile(&self, caller: &Caller, name: &str) -> bool {
+        self.router().visible_catalogs.can_use_profile(caller, name)
+    }
+
     /// Finds the server and its own name for what a selector means to a caller, as [`Crib::call`] does. Servers that must be
     /// known for that are started: the one that a public name refers to, or all servers for a bare name.
     ///

@@ -214,10 +214,12 @@ impl Policy {
         caller.profile().filter(|profile| !self.profiles.contains_key(*profile))
     }
 
-    /// Returns whether a caller may use a profile: it exists, and the caller is in one of its groups if it has any.
+    /// Returns whether a caller may use a profile: it exists, and the caller is local or in one of its groups if it has any.
     pub fn can_use_profile(&self, caller: &Caller, profile: &str) -> bool {
         self.profiles.get(profile).is_some_and(|profile| {
-            profile.groups.is_empty() || profile.groups.iter().any(|group| caller.groups().contains(group))
+            profile.groups.is_empty()
+                || *caller == Caller::local()
+                || profile.groups.iter().any(|group| caller.groups().contains(group))
         })
     }
 
