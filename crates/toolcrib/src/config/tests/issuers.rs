@@ -76,7 +76,7 @@ fn problem_of_an_issuer_refuses_the_config() {
         ),
         (
             "[issuers.'a:b']\nissuer = 'https://x'",
-            "1:10 CONFIG: invalid issuer name `a:b`: `:` is not allowed in a name",
+            "1:10 CONFIG: invalid issuer name `a:b`: a name contains only `a-z`, `0-9`, `-` and `_`, and starts with a letter or digit",
         ),
         ("[callers.'corp:ada']", "1:10 CONFIG: invalid caller name `corp:ada`: no issuer is called `corp`"),
         ("[groups.dev]\n[profiles.p]\ngroups = ['dve']", "3:11 CONFIG: unknown group `dve`"),
