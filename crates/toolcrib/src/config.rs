@@ -21,6 +21,7 @@ mod facts;
 mod file;
 mod glob;
 mod groups;
+mod history;
 mod hosts;
 mod issuers;
 pub mod keys;
@@ -65,6 +66,7 @@ pub use changes::ConfigChange;
 pub use declared::{DeclaredServer, DeclaredValue};
 pub use facts::{Fact, HostFacts, InvalidFact, RequiredFacts};
 pub use groups::GroupSpec;
+pub use history::HistorySpec;
 pub use issuers::{IssuerSpec, KeySource, SignatureAlgorithm};
 pub use layer::{Layer, LayerKind, text_digest};
 pub use resolve::{LayerText, LayeredConfig, Resolved, resolve};
@@ -106,6 +108,8 @@ pub struct Config {
     pub groups: Vec<GroupSpec>,
     /// Audit settings, if calls are recorded.
     pub audit: Option<AuditSpec>,
+    /// Settings of the history of calls and events.
+    pub history: HistorySpec,
     /// URL of the MCP registry, without a slash at its end.
     pub registry: Option<String>,
     /// Storage of secrets.

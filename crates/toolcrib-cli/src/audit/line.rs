@@ -69,7 +69,9 @@ pub(super) fn write_record(out: &mut Vec<u8>, record: &CallRecord, clock: &mut T
     out.extend_from_slice(seconds.as_bytes());
     out.push(b'.');
     write_thousandths(out, millis.into());
-    out.extend_from_slice(b"Z\",\"caller\":");
+    out.extend_from_slice(b"Z\",\"id\":\"");
+    write_hex(out, record.id.number());
+    out.extend_from_slice(b"\",\"caller\":");
     write_string(out, record.caller.as_str());
     write_groups(out, record.caller.groups());
     out.extend_from_slice(b",\"method\":");
@@ -117,6 +119,12 @@ fn write_groups(out: &mut Vec<u8>, groups: &[String]) {
     if !groups.is_empty() {
         out.push(b']');
     }
+}
+
+/// Writes a number as 16 hexadecimal digits.
+fn write_hex(out: &mut Vec<u8>, number: u64) {
+    let digit = |shift: u32| b"0123456789abcdef"[(number >> shift & 15) as usize];
+    out.extend((0..16).rev().map(|place| digit(4 * place)));
 }
 
 /// Writes the last three digits of a number.

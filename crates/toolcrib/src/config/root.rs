@@ -13,9 +13,9 @@ use super::scope::{self, ActiveTags, ScopeMatch};
 use super::server::{self, ServerTable};
 use super::source_map::SourceMap;
 use super::{
-    AuditSpec, AutoStart, CallerSpec, GatewayLimits, GroupSpec, IssuedCallerSpec, IssuerSpec, ListenSpec,
-    Origin, ProblemScope, SecretBackend, audit, callers, expose, groups, issuers, profiles, quota, rules,
-    secrets,
+    AuditSpec, AutoStart, CallerSpec, GatewayLimits, GroupSpec, HistorySpec, IssuedCallerSpec, IssuerSpec,
+    ListenSpec, Origin, ProblemScope, SecretBackend, audit, callers, expose, groups, history, issuers,
+    profiles, quota, rules, secrets,
 };
 use crate::access::expose::ExposeSettings;
 use crate::access::policy::Policy;
@@ -44,6 +44,7 @@ pub(super) struct ConfigSections {
     pub(super) issued_callers: Vec<IssuedCallerSpec>,
     pub(super) groups: Vec<GroupSpec>,
     pub(super) audit: Option<AuditSpec>,
+    pub(super) history: HistorySpec,
     pub(super) registry: Option<String>,
     pub(super) secrets: SecretBackend,
     pub(super) origins: BTreeMap<ServerId, Origin>,
@@ -76,6 +77,7 @@ impl Default for ConfigSections {
             issued_callers: Vec::new(),
             groups: Vec::new(),
             audit: None,
+            history: HistorySpec::default(),
             registry: None,
             secrets: SecretBackend::default(),
             origins: BTreeMap::new(),
@@ -164,6 +166,9 @@ fn read_gateway_sections(
     issuers::read(reader, sections);
     callers::read(reader, sections);
     sections.audit = audit::read(reader);
+    if let Some(table) = reader.table("history") {
+        sections.history = history::read(table);
+    }
     sections.registry = read_registry(reader);
     if let Some(table) = reader.table("secrets") {
         sections.secrets = secrets::read(table);
