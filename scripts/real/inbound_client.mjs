@@ -9,10 +9,10 @@ import { UnauthorizedError } from "@modelcontextprotocol/sdk/client/auth.js";
 import { StreamableHTTPClientTransport } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
 
 const [url, tool] = process.argv.slice(2);
-let receiveCode;
-const code = new Promise((done) => (receiveCode = done));
+let receive;
+const redirect = new Promise((done) => (receive = done));
 const listener = createServer((request, response) => {
-    receiveCode(new URL(request.url, "http://localhost").searchParams.get("code"));
+    receive(new URL(request.url, "http://localhost").searchParams);
     response.end("done");
 });
 const redirectUrl = await new Promise((done) =>
@@ -21,7 +21,7 @@ const redirectUrl = await new Promise((done) =>
 
 class Login {
     redirectUrl = redirectUrl;
-    clientMetadata = { redirect_uris: [redirectUrl], client_name: "check", token_endpoint_auth_method: "none" };
+    clientMetadata = { redirect_uris: [redirectUrl], client_name: "check", token_endpoint_auth_method: "none", grant_types: ["authorization_code", "refresh_token"] };
     clientInformation = () => this.client;
     saveClientInformation = (client) => void (this.client = client);
     tokens = () => this.saved;
@@ -39,7 +39,9 @@ const connect = async () => {
         await client.connect(transport);
     } catch (error) {
         if (!(error instanceof UnauthorizedError)) throw error;
-        await transport.finishAuth(await code);
+        const answer = await redirect;
+        if (!answer.has("code")) throw new Error(`no code: ${answer}`);
+        await transport.finishAuth(answer.get("code"));
         return null;
     }
     return client;

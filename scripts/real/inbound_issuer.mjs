@@ -12,7 +12,7 @@ const issuer = await new Promise((done) =>
     server.listen(0, "127.0.0.1", () => done(`http://127.0.0.1:${server.address().port}`)),
 );
 const provider = new Provider(issuer, {
-    scopes: ["openid", "offline_access"],
+    scopes: ["openid", "offline_access", "profile:work"],
     pkce: { required: () => true },
     issueRefreshToken: async () => true,
     extraTokenClaims: () => ({ groups: ["dev"] }),
