@@ -21,8 +21,9 @@ use toolcrib::{Error, ServerId};
 use self::headers::RequestHeaders;
 use crate::batch::is_batch;
 use crate::body::ResponseBody;
-use crate::callers::{AuthenticatedCaller, Entrypoint};
+use crate::callers::AuthenticatedCaller;
 use crate::client_memory::{MemoryAccount, MemoryClaim};
+use crate::connection_peer::Entrypoint;
 use crate::gateway::ConnectionContext;
 use crate::login_error::insufficient_scope;
 use crate::request_body::{self, BodyLimits, RequestBodyError};
@@ -226,7 +227,7 @@ async fn handle_request(
             let params = request.params.as_ref();
             let mut checked = request_headers.check_body(meta.revision, &request.method, params, headers);
             // On the gateway's own socket there is no proxy that could have acted on the headers.
-            if checked.is_ok() && conn.entrypoint != Entrypoint::Socket {
+            if checked.is_ok() && conn.peer.entrypoint != Entrypoint::Socket {
                 checked = headers::check_header_params(
                     &conn.gateway.service,
                     &scope,

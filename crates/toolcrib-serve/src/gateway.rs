@@ -11,16 +11,17 @@ use hyper::{HeaderMap, Response, Uri};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use toolcrib::config::GatewayLimits;
+use toolcrib::Caller;
+use toolcrib::config::{AddressRange, GatewayLimits};
 use toolcrib::protocol::era::client::RequestMetaReader;
 use toolcrib::util::tasks::SpawnBoxed as _;
 
 use crate::admin_routes::{AdminRoutes, NoAdminRoutes};
 use crate::body::ResponseBody;
-use crate::callers::{
-    ActiveCallers, AuthenticatedCaller, Entrypoint, IssuedCallers, bearer_token, is_signed_token,
-};
+use crate::callers::{ActiveCallers, AuthenticatedCaller, IssuedCallers, bearer_token, is_signed_token};
 use crate::client_memory::{ClientMemory, MemoryAccount};
+use crate::connection_peer::{ConnectionPeer, Entrypoint};
+use crate::forwarded::{ClientRequests, ForwardedClient};
 use crate::login::{ConnectionLogin, FailedLoginLog, FailedLogins, UnauthenticatedConnections};
 use crate::login_error::LoginError;
 use crate::origin_check::{HostAllowList, request_authority};
@@ -28,6 +29,9 @@ use crate::resource::{PublicAddress, ResourceUrl, endpoint_path};
 use crate::response;
 use crate::service::{ClientHandle, McpService};
 use crate::session::Sessions;
+
+/// Handshakes at the same time. If there are more, the oldest is ended.
+const MAX_HANDSHAKES: usize = 512;
 
 /// An MCP service over HTTP, shared by all its connections. [`serve_connection`](crate::serve_connection) serves one of
 /// them.
@@ -51,6 +55,12 @@ pub struct HttpGateway {
     pub(crate) failed_logins: FailedLoginLog,
     /// The URL of the gateway, which tokens of issuers name.
     pub(crate) public_address: PublicAddress,
+    /// Handshakes in progress.
+    pub(crate) handshakes: Arc<UnauthenticatedConnections>,
+    /// Peers whose headers about their clients are used.
+    pub(crate) trusted_proxies: Vec<AddressRange>,
+    /// Requests that trusted proxies passed on.
+    pub(crate) client_requests: ClientRequests,
 }
 
 impl HttpGateway {
@@ -83,6 +93,9 @@ impl HttpGateway {
             unauthenticated: None,
             failed_logins: FailedLoginLog::default(),
             public_address: PublicAddress::default(),
+            handshakes: Arc::new(UnauthenticatedConnections::new(MAX_HANDSHAKES)),
+            trusted_proxies: Vec::new(),
+            client_requests: ClientRequests::default(),
         }
     }
 
@@ -105,6 +118,18 @@ impl HttpGateway {
     #[must_use]
     pub fn with_public_address(self, url: Option<String>, port: Option<u16>) -> Self {
         Self { public_address: PublicAddress { url, port }, ..self }
+    }
+
+    /// Sets the addresses of proxies. `Forwarded` and `X-Forwarded-…` headers of their requests name the client; those of
+    /// other peers are ignored.
+    #[must_use]
+    pub fn with_trusted_proxies(self, trusted_proxies: Vec<AddressRange>) -> Self {
+        Self { trusted_proxies, ..self }
+    }
+
+    /// Returns whether a peer is a trusted proxy.
+    pub fn is_trusted_proxy(&self, address: IpAddr) -> bool {
+        self.trusted_proxies.iter().any(|range| range.contains(address))
     }
 
     /// Sets the number of TCP connections that may be open without having presented a valid token. If there are more, the
@@ -161,15 +186,15 @@ impl HttpGateway {
 /// State of one connection, shared by its requests.
 pub(crate) struct ConnectionContext {
     pub(crate) gateway: Arc<HttpGateway>,
-    pub(crate) entrypoint: Entrypoint,
+    pub(crate) peer: ConnectionPeer,
+    /// True if the peer is a trusted proxy.
+    pub(crate) is_proxy: bool,
     /// The client of stateless requests.
     pub(crate) client: ClientHandle,
     /// Reads the `_meta` of stateless requests.
     pub(crate) meta_reader: RequestMetaReader,
     /// Cancelled when the gateway stops or the connection is to be closed; ends streams that have no end of their own.
     pub(crate) stop: CancellationToken,
-    /// The address of the client, if it is known.
-    pub(crate) address: Option<IpAddr>,
     pub(crate) login: ConnectionLogin,
 }
 
@@ -186,13 +211,17 @@ impl ConnectionContext {
         }
         let callers = &self.gateway.callers;
         let access = match callers.issued() {
-            Some(issued) if self.entrypoint != Entrypoint::Socket => {
+            Some(issued) if self.peer.entrypoint != Entrypoint::Socket => {
                 // Boxed to keep the future of a request without issuers small.
                 Box::pin(self.authenticate_issued(&issued, target, headers)).await?
             }
-            _ => callers.authenticate(self.entrypoint, headers).ok_or(LoginError::Missing)?,
+            _ => callers.authenticate(&self.peer, headers).ok_or(LoginError::Missing)?,
         };
         self.login.succeed();
+        let caller_tokens = self.gateway.service.crib.caller_tokens();
+        if caller_tokens.is_wanted() && access.caller != Caller::local() {
+            bearer_token(headers).into_iter().for_each(|token| caller_tokens.record(&access.caller, token));
+        }
         Ok(access)
     }
 
@@ -209,7 +238,7 @@ impl ConnectionContext {
         if let Some(known) = known {
             return known.map_err(LoginError::Refused);
         }
-        if let Some(access) = callers.authenticate(self.entrypoint, headers) {
+        if let Some(access) = callers.authenticate(&self.peer, headers) {
             return Ok(access);
         }
         let Some(token) = token else {
@@ -236,9 +265,19 @@ impl ConnectionContext {
         ResourceUrl { path: endpoint_path(target.path()).to_owned(), ..self.root_resource(target, headers) }
     }
 
-    /// Returns the URL of the gateway as a whole, as the client of a request addresses it.
+    /// Returns the URL of the gateway as a whole, as the client of a request addresses it. A trusted proxy names the scheme
+    /// and the host that its client used.
     pub(crate) fn root_resource(&self, target: &Uri, headers: &HeaderMap) -> ResourceUrl {
-        let base = self.gateway.public_address.base_url("http", request_authority(target, headers));
+        let forwarded = match self.is_proxy {
+            true => ForwardedClient::read(headers, &self.gateway.trusted_proxies).unwrap_or_default(),
+            false => ForwardedClient::default(),
+        };
+        let is_https = forwarded.is_https.unwrap_or(self.peer.is_tls);
+        let address = &self.gateway.public_address;
+        let base = match &forwarded.host {
+            Some(host) => address.forwarded_url(is_https, host),
+            None => address.request_url(is_https, request_authority(target, headers)),
+        };
         ResourceUrl { base, path: String::new() }
     }
 
@@ -249,7 +288,7 @@ impl ConnectionContext {
         target: &Uri,
         headers: &HeaderMap,
     ) -> Response<ResponseBody> {
-        if self.entrypoint == Entrypoint::OtherUser && self.gateway.callers.is_empty() {
+        if self.peer.entrypoint == Entrypoint::OtherUser && self.gateway.callers.is_empty() {
             return response::other_user();
         }
         if self.gateway.callers.issued().is_none() {

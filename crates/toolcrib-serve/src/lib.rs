@@ -81,8 +81,10 @@ mod batch;
 mod body;
 mod callers;
 mod client_memory;
+mod connection_peer;
 mod detached_stream;
 mod endpoint;
+mod forwarded;
 mod gateway;
 mod h2_streams;
 mod http;
@@ -106,12 +108,11 @@ mod tests;
 pub use crate::admin_routes::{AdminReply, AdminReplyFuture, AdminRequest, AdminRoutes, NoAdminRoutes};
 #[doc(hidden)]
 pub use crate::batch::{is_batch, join_responses};
-pub use crate::callers::{
-    ActiveCallers, AuthenticatedCaller, Callers, ConnectionPeer, Entrypoint, PendingRevocations,
-};
+pub use crate::callers::{ActiveCallers, AuthenticatedCaller, Callers, PendingRevocations};
+pub use crate::connection_peer::{ConnectionPeer, Entrypoint};
 pub use crate::detached_stream::StreamFuture;
 pub use crate::gateway::HttpGateway;
-pub use crate::http::serve_connection;
+pub use crate::http::{OpenedConnection, serve_after_handshake, serve_connection};
 pub use crate::login::FailedLogins;
 #[doc(hidden)]
 pub use crate::query::query_value;

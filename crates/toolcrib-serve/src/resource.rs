@@ -21,20 +21,28 @@ pub(crate) struct PublicAddress {
 }
 
 impl PublicAddress {
-    /// Returns the URL without a path. Without a configured URL, that is the host of the request, which was checked, at the
-    /// gateway's own port: a token that names another port is for another program.
-    pub(crate) fn base_url(&self, scheme: &str, authority: &str) -> String {
-        if let Some(url) = &self.url {
-            return url.clone();
-        }
+    /// Returns the URL of the gateway, without a path. Unless it is configured, that is the host of the request, which was
+    /// checked, at the gateway's own port: a token that names another port is for another program.
+    pub(crate) fn request_url(&self, is_https: bool, authority: &str) -> String {
         let (host, named_port) = split_port(authority);
-        let default_port = if scheme == "https" { "443" } else { "80" };
         let own_port = self.port.map(|port| port.to_string());
-        let host = host.to_ascii_lowercase();
-        match own_port.as_deref().or(named_port).filter(|port| *port != default_port) {
-            Some(port) => format!("{scheme}://{host}:{port}"),
-            None => format!("{scheme}://{host}"),
-        }
+        self.url.clone().unwrap_or_else(|| format_url(is_https, host, own_port.as_deref().or(named_port)))
+    }
+
+    /// Returns the URL of the gateway, without a path. Unless it is configured, that is the host which a trusted proxy names.
+    pub(crate) fn forwarded_url(&self, is_https: bool, authority: &str) -> String {
+        let (host, port) = split_port(authority);
+        self.url.clone().unwrap_or_else(|| format_url(is_https, host, port))
+    }
+}
+
+fn format_url(is_https: bool, host: &str, port: Option<&str>) -> String {
+    let scheme = if is_https { "https" } else { "http" };
+    let default_port = if is_https { "443" } else { "80" };
+    let host = host.to_ascii_lowercase();
+    match port.filter(|port| *port != default_port) {
+        Some(port) => format!("{scheme}://{host}:{port}"),
+        None => format!("{scheme}://{host}"),
     }
 }
 
@@ -175,13 +183,16 @@ mod tests {
     #[test]
     fn url_is_the_configured_one_or_that_of_the_request_at_the_own_port() {
         let own = PublicAddress { url: None, port: Some(7717) };
-        assert_eq!(own.base_url("http", "LocalHost:7717"), "http://localhost:7717");
-        assert_eq!(own.base_url("http", "localhost:9999"), "http://localhost:7717");
-        assert_eq!(own.base_url("http", "[::1]:7717"), "http://[::1]:7717");
+        assert_eq!(own.request_url(false, "LocalHost:7717"), "http://localhost:7717");
+        assert_eq!(own.request_url(false, "localhost:9999"), "http://localhost:7717");
+        assert_eq!(own.request_url(false, "[::1]:7717"), "http://[::1]:7717");
+        assert_eq!(own.forwarded_url(true, "tools.example"), "https://tools.example");
+        assert_eq!(own.forwarded_url(true, "tools.example:8443"), "https://tools.example:8443");
         let https = PublicAddress { url: None, port: Some(443) };
-        assert_eq!(https.base_url("https", "crib.local"), "https://crib.local");
+        assert_eq!(https.request_url(true, "crib.local"), "https://crib.local");
         let public = PublicAddress { url: Some("https://tools.example".to_owned()), port: Some(7717) };
-        assert_eq!(public.base_url("http", "localhost:7717"), "https://tools.example");
+        assert_eq!(public.request_url(false, "localhost:7717"), "https://tools.example");
+        assert_eq!(public.forwarded_url(true, "other.example"), "https://tools.example");
     }
 
     #[test]

@@ -11,14 +11,16 @@ use toolcrib::{Caller, Project};
 
 use crate::admin_routes::AdminRequest;
 use crate::body::ResponseBody;
-use crate::callers::{Entrypoint, IssuedCallers};
+use crate::callers::IssuedCallers;
+use crate::connection_peer::Entrypoint;
 use crate::endpoint;
+use crate::forwarded::ForwardedClient;
 use crate::gateway::ConnectionContext;
 use crate::login::FAILED_LOGIN_DELAY;
 use crate::login_error::LoginError;
 use crate::query::query_value;
 use crate::resource::METADATA_PATH;
-use crate::response::{error_response, json_response, respond};
+use crate::response::{self, error_response, json_response, respond};
 use crate::stdio::{PipeIdentity, serve_pipe};
 
 /// Header with the percent-encoded project folder of a pipe client.
@@ -30,11 +32,14 @@ pub(crate) async fn handle_request(
     conn: &ConnectionContext,
     request: Request<Incoming>,
 ) -> Response<ResponseBody> {
+    if conn.is_proxy {
+        return Box::pin(handle_forwarded(conn, request)).await;
+    }
     let is_http2 = request.version() == Version::HTTP_2;
-    let mut response = route_request(conn, request).await;
+    let mut response = route_request(conn, request, None).await;
     if response.status() == StatusCode::UNAUTHORIZED {
         conn.login.fail();
-        conn.gateway.record_failed_login(conn.address);
+        conn.gateway.record_failed_login(conn.peer.address);
         // Boxed to keep the future of an ordinary request small.
         Box::pin(sleep(FAILED_LOGIN_DELAY)).await;
         if conn.login.is_refused() && !is_http2 {
@@ -46,10 +51,44 @@ pub(crate) async fn handle_request(
     response
 }
 
-/// Checks host, origin and caller of a request and routes it by path.
-async fn route_request(conn: &ConnectionContext, request: Request<Incoming>) -> Response<ResponseBody> {
+/// Handles a request that a trusted proxy passed on. Its connection carries requests of many clients, so it is not closed for
+/// failed logins of one of them; the number of requests at the same time is limited for each client.
+async fn handle_forwarded(conn: &ConnectionContext, request: Request<Incoming>) -> Response<ResponseBody> {
     let gateway = &conn.gateway;
-    if let Err(reason) = gateway.allowed_hosts.check(request.version(), request.uri(), request.headers()) {
+    let Ok(client) = ForwardedClient::read(request.headers(), &gateway.trusted_proxies) else {
+        let message = "`Forwarded` and `X-Forwarded-…` describe different clients; \
+                       let the proxy remove the headers that it does not set";
+        return error_response(StatusCode::BAD_REQUEST, message);
+    };
+    if client.is_remote() && gateway.callers.is_empty() && !is_health(request.uri().path()) {
+        return response::remote_client();
+    }
+    let counted = client.address.map(|address| gateway.client_requests.try_start(address));
+    if let Some(None) = counted {
+        let message = "too many requests of this address at the same time";
+        return error_response(StatusCode::TOO_MANY_REQUESTS, message);
+    }
+    let mut response = route_request(conn, request, client.host.as_deref()).await;
+    if response.status() == StatusCode::UNAUTHORIZED {
+        gateway.record_failed_login(client.address.or(conn.peer.address));
+        sleep(FAILED_LOGIN_DELAY).await;
+    }
+    if let ResponseBody::Events(events) = response.body_mut() {
+        events.client_request = counted.flatten();
+    }
+    response
+}
+
+/// Checks host, origin and caller of a request and routes it by path. A proxy may name the host that its client addressed.
+async fn route_request(
+    conn: &ConnectionContext,
+    request: Request<Incoming>,
+    forwarded_host: Option<&str>,
+) -> Response<ResponseBody> {
+    let gateway = &conn.gateway;
+    let checked =
+        gateway.allowed_hosts.check(request.version(), request.uri(), request.headers(), forwarded_host);
+    if let Err(reason) = checked {
         return error_response(StatusCode::FORBIDDEN, &reason);
     }
     let path = request.uri().path();
@@ -71,10 +110,11 @@ async fn route_request(conn: &ConnectionContext, request: Request<Incoming>) -> 
         let message = format!("caller `{caller}` is not an admin; set `callers.{caller}.admin = true`");
         return error_response(StatusCode::FORBIDDEN, &message);
     }
-    if path == "/api/v1/stdio" && conn.entrypoint == Entrypoint::Socket {
+    let is_own_socket = conn.peer.entrypoint == Entrypoint::Socket;
+    if path == "/api/v1/stdio" && is_own_socket && *caller == Caller::local() {
         return upgrade_to_pipe(conn, request);
     }
-    let can_approve = conn.entrypoint == Entrypoint::Socket || *caller != Caller::local();
+    let can_approve = is_own_socket || *caller != Caller::local();
     let request = AdminRequest { can_approve, ..admin_request(caller, &request) };
     let reply = gateway.admin.respond(request).await;
     json_response(reply.status, reply.body.to_string())

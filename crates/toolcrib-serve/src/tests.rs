@@ -4,6 +4,7 @@ mod client_limits;
 pub(crate) mod delayed_store;
 mod idle_connections;
 mod issuers;
+mod proxies;
 mod shared_store;
 mod slow_responses;
 mod transparency;

@@ -14,11 +14,13 @@ mod audit;
 mod auth;
 mod callers;
 mod card;
+mod certificate;
 mod changes;
 mod declared;
 mod expose;
 mod facts;
 mod file;
+mod forward;
 mod glob;
 mod groups;
 mod history;
@@ -27,6 +29,7 @@ mod issuers;
 pub mod keys;
 mod layer;
 mod lifecycle;
+mod listen;
 mod merge;
 mod node;
 mod probe;
@@ -62,6 +65,7 @@ pub use audit::AuditSpec;
 pub use callers::{
     CallerSpec, CallerToken, IssuedCallerSpec, Sha256Digest, find_short_tokens, resolve_token_digests,
 };
+pub use certificate::{CertificateNames, CertificatePattern, SubjectAttribute};
 pub use changes::ConfigChange;
 pub use declared::{DeclaredServer, DeclaredValue};
 pub use facts::{Fact, HostFacts, InvalidFact, RequiredFacts};
@@ -69,6 +73,7 @@ pub use groups::GroupSpec;
 pub use history::HistorySpec;
 pub use issuers::{IssuerSpec, KeySource, SignatureAlgorithm};
 pub use layer::{Layer, LayerKind, text_digest};
+pub use listen::{AddressRange, TlsSpec};
 pub use resolve::{LayerText, LayeredConfig, Resolved, resolve};
 pub use scope::{ActiveTags, ScopeMatch};
 pub use secrets::SecretBackend;
@@ -135,6 +140,10 @@ pub struct ListenSpec {
     pub any_user: bool,
     /// URL by which clients reach the gateway, without a slash at its end, if it differs from the listen address.
     pub public_url: Option<String>,
+    /// Files with which it serves TLS; without them it serves plain HTTP.
+    pub tls: Option<TlsSpec>,
+    /// Peers whose `Forwarded` and `X-Forwarded-…` headers are used.
+    pub trusted_proxies: Vec<AddressRange>,
 }
 
 /// Settings of the gateway that `toolcrib stdio` starts in the background, from `[gateway]`.

@@ -56,6 +56,7 @@ use crate::protocol::era::client::{ROOTS_CHANGED, SUBSCRIBE};
 use crate::protocol::json::object::Object;
 use crate::protocol::versions::Era;
 use crate::registry::RegisteredServer;
+use crate::secrets::CallerTokens;
 use crate::spec::{Capacity, ServerId, Sharing};
 use crate::store::Store;
 use crate::supervisor::Supervisor;
@@ -416,6 +417,11 @@ impl Crib {
         };
         self.router().services.listing_changes.report();
         approved
+    }
+
+    /// Returns the tokens of callers. What authenticates callers records theirs there while servers exchange them.
+    pub fn caller_tokens(&self) -> &CallerTokens {
+        &self.router().services.caller_tokens
     }
 
     /// Returns the store that this crib shares with others.

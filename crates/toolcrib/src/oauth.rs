@@ -25,6 +25,7 @@ mod metadata;
 mod pkce;
 mod registration;
 mod stored_login;
+pub(crate) mod token_exchange;
 mod token_request;
 
 pub(crate) use challenge::Challenge;

@@ -48,6 +48,8 @@ const CRATES: &[Crate] = &[
             "query",
             "admin_routes",
             "client_memory",
+            "connection_peer",
+            "forwarded",
             "origin_check",
             "resource",
             "callers",

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use toolcrib::config::{AuditSpec, Config, GatewayLimits, ListenSpec, SecretBackend};
+use toolcrib::config::{AuditSpec, Config, GatewayLimits, ListenSpec, SecretBackend, TlsSpec};
 use toolcrib::{Crib, RosterChanges, Settings};
 use toolcrib_serve::{ActiveCallers, Callers};
 
 use super::peer_check::PeerCheck;
+use super::tls::ServerTls;
 use crate::audit::Audit;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
@@ -51,7 +52,10 @@ impl GatewaySettings {
             listing_wait: limits.listing_wait,
             ..self.limits.clone()
         };
-        own_limits != *limits || self.listen != *listen
+        // Other files of TLS are read without a restart.
+        let tls = if self.listen.tls.is_some() { listen.tls.clone() } else { None };
+        let own_listen = ListenSpec { tls, ..self.listen.clone() };
+        own_limits != *limits || own_listen != *listen
     }
 }
 
@@ -86,6 +90,8 @@ pub(super) struct SettingsTarget {
     pub(super) is_exposed: bool,
     /// Tells connections of other users apart, which needs callers where it is not available.
     pub(super) peer_check: PeerCheck,
+    /// TLS of the public address.
+    pub(super) tls: Option<Arc<ServerTls>>,
 }
 
 impl SettingsTarget {
@@ -105,16 +111,24 @@ impl SettingsTarget {
         self.audit.prepare(settings.audit.as_ref())
     }
 
+    /// Reads the files of TLS again. A gateway that serves plain HTTP needs a restart for TLS, and the other way round.
+    async fn reload_tls(&self, spec: Option<TlsSpec>) {
+        if let (Some(tls), Some(spec)) = (self.tls.clone(), spec) {
+            // A panic has been logged.
+            let _ = tokio::task::spawn_blocking(move || tls.reload(&spec)).await;
+        }
+    }
+
     /// Applies settings that were checked.
     ///
     /// # Errors
     /// If the gateway is being shut down.
     ///
     /// # Cancel safety
-    /// The settings are in force when this is first polled; dropping the future only skips waiting for the catalog and
-    /// for the store.
+    /// The settings are in force when this is first polled; dropping the future only skips waiting for the catalog, for the
+    /// files of TLS and for the store.
     pub(super) async fn apply(&self, settings: GatewaySettings) -> Result<RosterChanges, CommandError> {
-        let GatewaySettings { settings, callers, secrets, audit, limits, .. } = settings;
+        let GatewaySettings { settings, callers, secrets, audit, limits, listen } = settings;
         self.audit.apply(audit);
         self.crib.set_listing_wait(limits.listing_wait);
         // Requests are served meanwhile: callers, rules and limits change together, and new servers come last, so that no
@@ -125,7 +139,11 @@ impl SettingsTarget {
         });
         self.secrets.set_backend(secrets);
         // The next reload must not wait for a slow start.
-        let (changes, stored) = tokio::join!(self.crib.apply_without_boot(settings), revocations.wait());
+        let (changes, stored, ()) = tokio::join!(
+            self.crib.apply_without_boot(settings),
+            revocations.wait(),
+            self.reload_tls(listen.tls),
+        );
         if let Err(error) = stored {
             tracing::warn!("other gateways may still accept callers that were removed or changed: {error}");
         }
@@ -169,6 +187,7 @@ mod tests {
             audit: Arc::new(Audit::new(None).unwrap()),
             is_exposed: false,
             peer_check: PeerCheck::AnyUser,
+            tls: None,
         }
     }
 
@@ -180,7 +199,7 @@ mod tests {
     fn authenticate(target: &SettingsTarget, token: &str) -> Option<Caller> {
         let value = HeaderValue::from_str(&format!("Bearer {token}")).unwrap();
         let headers = HeaderMap::from_iter([(AUTHORIZATION, value)]);
-        Some(target.callers.authenticate(Entrypoint::Tcp, &headers)?.caller.clone())
+        Some(target.callers.authenticate(&Entrypoint::Tcp.into(), &headers)?.caller.clone())
     }
 
     /// Applies two configs in turn, many times, while another thread makes requests with this token. Returns whether a

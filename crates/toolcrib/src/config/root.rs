@@ -15,12 +15,11 @@ use super::source_map::SourceMap;
 use super::{
     AuditSpec, AutoStart, CallerSpec, GatewayLimits, GroupSpec, HistorySpec, IssuedCallerSpec, IssuerSpec,
     ListenSpec, Origin, ProblemScope, SecretBackend, audit, callers, expose, groups, history, issuers,
-    profiles, quota, rules, secrets,
+    listen, profiles, quota, rules, secrets,
 };
 use crate::access::expose::ExposeSettings;
 use crate::access::policy::Policy;
 use crate::limits::UsageLimits;
-use crate::spec::url::parse_url;
 use crate::spec::{Capacity, Endpoint, Roster, ServerId, ServerSpec, StartPolicy};
 
 /// Default of `limits.servers-running`.
@@ -253,25 +252,15 @@ fn read_listen(mut reader: TableReader<'_>) -> ListenSpec {
         hosts.push(host.to_owned());
     }
     let any_user = reader.boolean("any-user").unwrap_or(false);
-    let public_url = read_public_url(&mut reader);
+    let public_url = listen::read_public_url(&mut reader);
+    let tls = listen::read_tls(&mut reader);
+    let trusted_proxies = listen::read_trusted_proxies(&mut reader);
+    if let Some(node) = reader.peek("public-url").filter(|_| !trusted_proxies.is_empty()) {
+        let message = "`public-url` is used instead of the host and scheme that `trusted-proxies` name";
+        reader.note(node.span.start, message, "remove `public-url` to use those of the proxies");
+    }
     reader.finish();
-    ListenSpec { hosts, any_user, public_url }
-}
-
-/// Reads the URL by which clients reach the gateway, without a slash at its end.
-fn read_public_url(reader: &mut TableReader<'_>) -> Option<String> {
-    let url = reader.string("public-url")?;
-    let reason = match parse_url(url) {
-        Err(reason) => reason,
-        Ok(parsed) if parsed.query().is_some() || url.contains('#') => "it has a query or a fragment",
-        Ok(parsed) if parsed.path().trim_end_matches('/').ends_with("/mcp") => {
-            "it must not contain the path of an endpoint"
-        }
-        Ok(_) => return Some(url.trim().trim_end_matches('/').to_owned()),
-    };
-    let hint = "write scheme and host, such as `public-url = \"https://tools.example\"`";
-    reader.error_at_value("public-url", format!("`listen.public-url`: {reason}"), hint);
-    None
+    ListenSpec { hosts, any_user, public_url, tls, trusted_proxies }
 }
 
 fn read_auto_start(mut reader: TableReader<'_>) -> AutoStart {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::card;
+use super::forward;
 use super::hosts::{self, RunLocation};
 use super::lifecycle::LifecycleSettings;
 use super::reader::TableReader;
@@ -102,9 +103,13 @@ pub(super) fn read(
     context: &ServerParseContext<'_>,
 ) -> Option<ServerTable> {
     let json = reader.source().json;
-    let settings = context.defaults.clone().overlay(&mut reader);
+    let mut settings = context.defaults.clone().overlay(&mut reader);
     check_renames(&mut reader, name, &settings);
     let remote = remote::read(&mut reader);
+    if let Some(Some(http)) = &remote {
+        settings.sharing = forward::check_sharing(&mut reader, &http.forward, settings.sharing);
+        settings.check_start(&mut reader);
+    }
     if remote.is_some() {
         LifecycleSettings::reject_memory_limit(&mut reader);
     }

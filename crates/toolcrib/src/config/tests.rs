@@ -386,3 +386,15 @@ fn tool_settings_override_defaults() {
     assert_eq!((limit(&own, "slow_a"), limit(&own, "build")), (Some(300), Some(540)));
     assert_eq!(own.limits.gateway_call_timeout_max, Some(Duration::from_secs(480)));
 }
+
+#[test]
+fn server_that_learns_of_its_caller_is_per_caller() {
+    let config = toml(
+        "[servers.a]\nurl = 'https://a.test'\nforward = 'header'\n[servers.b]\nurl = 'https://b.test'\nforward = 'token-exchange'\n\
+         token-exchange = { token-endpoint = 'https://login.test/token', client-id = 'gateway', audience = 'b' }",
+    );
+    assert_eq!(problem_lines(&config), [""; 0]);
+    let specs: Vec<&ServerSpec> = config.roster.servers().collect();
+    assert!(specs.iter().all(|spec| spec.sharing == crate::spec::Sharing::PerCaller));
+    assert_eq!(specs.iter().map(|spec| spec.exchanges_tokens()).collect::<Vec<_>>(), [false, true]);
+}

@@ -71,6 +71,7 @@ pub(in crate::upstream) async fn open(
         HttpTransport::new(spec, remote, secrets, redactor, auth, &context.tasks, message_limit).await?;
     let transport =
         transport.bearer_tokens(spec, remote, secrets, context.logins.as_ref(), &context.tasks)?;
+    let transport = transport.forward_caller(spec, remote, secrets, context)?;
     Ok(transport.published_card(context.published_card.clone()))
 }
 
