@@ -41,7 +41,7 @@ use crate::client;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::hints::hint_text;
-use crate::listen::ListenAddr;
+use crate::listen::{self, ListenAddr};
 use crate::paths::Paths;
 use crate::secrets::SecretLocator;
 use crate::sources::ConfigSources;
@@ -125,10 +125,14 @@ impl Gateway {
         let is_auto = matches!(mode, GatewayMode::Auto);
         let handle = GatewayHandle::new(target, sources.clone(), running, is_auto);
         let own_host = listeners.address.as_ref().and_then(ListenAddr::host);
-        let hosts = settings.listen.hosts.into_iter().chain(own_host).collect();
+        let public_url = settings.listen.public_url;
+        let public_host = public_url.as_deref().and_then(listen::url_host);
+        let hosts = settings.listen.hosts.into_iter().chain(own_host).chain(public_host).collect();
+        let port = listeners.public.as_ref().and_then(Listener::port);
         let http = HttpGateway::new(service(paths, &crib), callers, &settings.limits)
             .with_admin(admin(handle.clone()))
             .with_hosts(hosts)
+            .with_public_address(public_url, port)
             .with_trusted_proxies(settings.listen.trusted_proxies)
             .with_max_unauthenticated(max_public_connections() / 2)
             .with_failed_logins(move |failed| record_failed_logins(&login_audit, failed));

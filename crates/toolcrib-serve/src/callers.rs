@@ -1,9 +1,11 @@
 //! Authenticates callers by bearer token, client certificate or user. Only the digests of tokens are kept.
 
+mod issued;
 mod proof;
 mod revocations;
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, RwLock, RwLockWriteGuard};
 
 use bytes::Bytes;
@@ -12,15 +14,20 @@ use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
-use toolcrib::config::{self, CallerSpec, Problem, Sha256Digest};
+use tokio_util::task::TaskTracker;
+use toolcrib::config::{self, CallerSpec, Config, Problem, Sha256Digest};
+use toolcrib::identity::TokenError;
 use toolcrib::store::Store;
 use toolcrib::util::locks::IgnorePoison as _;
 use toolcrib::{Caller, Secret, SecretError};
 
+pub(crate) use self::issued::IssuedCallers;
+use self::issued::IssuedCallersSpec;
 use self::proof::CallerProof;
 pub use self::revocations::PendingRevocations;
 use crate::client_memory::CallerMemory;
 use crate::connection_peer::{ConnectionPeer, Entrypoint};
+use crate::resource::ResourceUrl;
 
 /// A caller that may use the gateway.
 #[derive(Debug, Clone)]
@@ -36,12 +43,14 @@ pub struct AuthenticatedCaller {
     pub(crate) credential: Arc<str>,
     /// The memory that clients of this caller use.
     pub(crate) memory: Arc<CallerMemory>,
+    /// The scopes of its token; absent if access does not depend on scopes.
+    pub(crate) scopes: Option<Arc<[String]>>,
 }
 
 impl AuthenticatedCaller {
     fn new(caller: Caller, admin: bool, credential: Arc<str>) -> Self {
         let memory = Arc::new(CallerMemory::new(&caller));
-        Self { caller, admin, revoked: CancellationToken::new(), credential, memory }
+        Self { caller, admin, revoked: CancellationToken::new(), credential, memory, scopes: None }
     }
 
     /// Creates a caller that needs no token.
@@ -52,6 +61,11 @@ impl AuthenticatedCaller {
     /// Returns the same access, restricted to a profile.
     pub(crate) fn with_profile(&self, profile: &str) -> Self {
         Self { caller: self.caller.clone().with_profile(profile), ..self.clone() }
+    }
+
+    /// Returns whether its token has a scope, or needs none.
+    pub(crate) fn has_scope(&self, scope: &str) -> bool {
+        self.scopes.as_ref().is_none_or(|scopes| scopes.iter().any(|own| own == scope))
     }
 
     fn revoke(&self) {
@@ -65,9 +79,10 @@ impl AuthenticatedCaller {
 pub struct Callers {
     /// The caller of the gateway's own socket, and of every request if no callers are declared.
     local: Arc<AuthenticatedCaller>,
-    /// True if callers are declared.
+    /// True if callers or issuers are declared.
     requires_token: bool,
     entries: Arc<[CallerEntry]>,
+    issued: IssuedCallersSpec,
 }
 
 /// A declared caller and how it is recognized.
@@ -91,6 +106,7 @@ impl CallerEntry {
         self.proof == other.proof
             && own.caller == others.caller
             && own.caller.profile() == others.caller.profile()
+            && own.caller.groups() == others.caller.groups()
             && own.admin == others.admin
     }
 }
@@ -102,6 +118,7 @@ impl Callers {
             local: Arc::new(AuthenticatedCaller::trusted(Caller::local(), true)),
             requires_token: false,
             entries: Arc::default(),
+            issued: IssuedCallersSpec::default(),
         }
     }
 
@@ -115,11 +132,20 @@ impl Callers {
     ) -> Result<Self, Box<Problem>> {
         let digests = config::resolve_token_digests(specs, secret)?;
         let entries = digests.into_iter().zip(specs).map(|(token_digest, spec)| {
-            let caller = Caller::new(&spec.name).with_admin(spec.admin);
+            let groups = spec.groups.iter().cloned();
+            let caller = Caller::with_groups(&spec.name, groups).with_admin(spec.admin);
             let caller = spec.profile.iter().fold(caller, |caller, profile| caller.with_profile(profile));
             CallerEntry::new(CallerProof::new(token_digest, spec), caller, spec.admin)
         });
         Ok(Self { requires_token: !specs.is_empty(), entries: entries.collect(), ..Self::none() })
+    }
+
+    /// Accepts tokens of the issuers of a config too.
+    #[must_use]
+    pub fn with_issuers(mut self, config: &Config) -> Self {
+        self.issued = IssuedCallersSpec::new(config);
+        self.requires_token |= !self.issued.issuers.is_empty();
+        self
     }
 
     /// Takes over the callers whose access is unchanged, and revokes the access of all others. Returns the credentials of
@@ -225,7 +251,7 @@ impl Callers {
     }
 }
 
-/// Returns the bearer token of a request, if it has exactly one.
+/// Returns the token of a request, if it has exactly one.
 pub(crate) fn bearer_token(headers: &HeaderMap) -> Option<&str> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let (Some(value), None) = (values.next(), values.next()) else { return None };
@@ -233,11 +259,20 @@ pub(crate) fn bearer_token(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("Bearer ").then_some(token)
 }
 
+/// Returns whether a token looks like one of an issuer: the start of a JSON object in base64, and two dots.
+pub(crate) fn is_signed_token(token: &str) -> bool {
+    token.starts_with("ey") && token.bytes().filter(|byte| *byte == b'.').count() == 2
+}
+
 /// The callers in force, shared by all connections. A reload replaces them together with the rules, so that no request is
 /// decided by rules that were made for other callers.
 #[derive(Debug)]
 pub struct ActiveCallers {
     state: RwLock<CallersState>,
+    /// True if issuers are declared. Without issuers, no token is compared with theirs.
+    has_issuers: AtomicBool,
+    /// Owns the tasks that fetch the keys of issuers and revoke logins.
+    tasks: TaskTracker,
     /// The store that other gateways use.
     store: OnceLock<Arc<dyn Store>>,
 }
@@ -245,6 +280,8 @@ pub struct ActiveCallers {
 #[derive(Debug)]
 struct CallersState {
     callers: Callers,
+    /// The callers of issuers, if there are any.
+    issued: Option<Arc<IssuedCallers>>,
     /// The credentials of the config that was read last, with those that another gateway has revoked.
     declared: HashSet<Arc<str>>,
     /// Revocations of other gateways that were applied, by credential.
@@ -253,10 +290,40 @@ struct CallersState {
 
 impl ActiveCallers {
     /// Starts with these callers.
+    ///
+    /// # Panics
+    /// Panics outside of a tokio runtime if they include issuers.
     pub fn new(callers: Callers) -> Self {
         let declared = callers.credentials().cloned().collect();
-        let state = CallersState { callers, declared, applied: HashMap::new() };
-        Self { state: RwLock::new(state), store: OnceLock::new() }
+        let tasks = TaskTracker::new();
+        let issued = IssuedCallers::replace(None, &callers.issued, &tasks);
+        let has_issuers = AtomicBool::new(issued.is_some());
+        let state = CallersState { callers, issued, declared, applied: HashMap::new() };
+        Self { state: RwLock::new(state), has_issuers, tasks, store: OnceLock::new() }
+    }
+
+    /// Returns the callers of issuers, if there are any.
+    pub(crate) fn issued(&self) -> Option<Arc<IssuedCallers>> {
+        if !self.has_issuers.load(Ordering::Acquire) {
+            return None;
+        }
+        self.state.read().ignore_poison().issued.clone()
+    }
+
+    /// Returns the access of a token of an issuer at an endpoint, as requests get it. For benchmarks.
+    #[doc(hidden)]
+    pub async fn authenticate_issued(
+        &self,
+        token: &str,
+        base_url: &str,
+        path: &str,
+    ) -> Option<Result<Arc<AuthenticatedCaller>, TokenError>> {
+        let resource = || ResourceUrl { base: base_url.to_owned(), path: path.to_owned() };
+        let issued = self.issued()?;
+        match issued.find(token, resource) {
+            Some(known) => Some(known),
+            None => issued.verify(token, &resource()).await,
+        }
     }
 
     /// Stores later revocations for the other gateways on a store.
@@ -293,9 +360,12 @@ impl ActiveCallers {
     pub fn replace(&self, mut next: Callers, set_rules: impl FnOnce()) -> PendingRevocations {
         let mut state = self.write();
         let revoked = next.replace_previous(&state.callers);
+        let issued = IssuedCallers::replace(state.issued.as_ref(), &next.issued, &self.tasks);
         set_rules();
         let declared: HashSet<Arc<str>> = next.credentials().cloned().collect();
         let granted: Vec<Arc<str>> = declared.difference(&state.declared).cloned().collect();
+        self.has_issuers.store(issued.is_some(), Ordering::Release);
+        state.issued = issued;
         state.callers = next;
         state.declared = declared;
         drop(state);

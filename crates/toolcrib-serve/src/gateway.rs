@@ -3,10 +3,11 @@
 mod shared_state;
 
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Once};
 
-use hyper::{HeaderMap, Response};
+use hyper::header::AUTHORIZATION;
+use hyper::{HeaderMap, Response, Uri};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -18,11 +19,14 @@ use toolcrib::util::tasks::SpawnBoxed as _;
 use crate::address_limit::AddressLimit;
 use crate::admin_routes::{AdminRoutes, NoAdminRoutes};
 use crate::body::ResponseBody;
-use crate::callers::{ActiveCallers, AuthenticatedCaller, bearer_token};
+use crate::callers::{ActiveCallers, AuthenticatedCaller, IssuedCallers, bearer_token, is_signed_token};
 use crate::client_memory::{ClientMemory, MemoryAccount};
 use crate::connection_peer::{ConnectionPeer, Entrypoint};
+use crate::forwarded::ForwardedClient;
 use crate::login::{ConnectionLogin, FailedLoginLog, FailedLogins, UnauthenticatedConnections};
-use crate::origin_check::HostAllowList;
+use crate::login_error::LoginError;
+use crate::origin_check::{HostAllowList, request_authority};
+use crate::resource::{PublicAddress, ResourceUrl, endpoint_path};
 use crate::response;
 use crate::service::{ClientHandle, McpService};
 use crate::session::Sessions;
@@ -50,10 +54,14 @@ pub struct HttpGateway {
     /// Connections without a valid token, if their number is limited.
     pub(crate) unauthenticated: Option<Arc<UnauthenticatedConnections>>,
     pub(crate) failed_logins: FailedLoginLog,
+    /// The URL of the gateway, which tokens of issuers name.
+    pub(crate) public_address: PublicAddress,
     /// Handshakes in progress.
     pub(crate) handshakes: Arc<UnauthenticatedConnections>,
     /// Peers whose headers about their clients are used.
     pub(crate) trusted_proxies: Vec<AddressRange>,
+    /// Completed once a proxy has named another URL than the configured one.
+    pub(crate) url_conflict: Once,
     /// Requests that trusted proxies passed on.
     pub(crate) client_requests: AddressLimit,
 }
@@ -87,8 +95,10 @@ impl HttpGateway {
             memory: Arc::new(ClientMemory::new(limits.client_memory())),
             unauthenticated: None,
             failed_logins: FailedLoginLog::default(),
+            public_address: PublicAddress::default(),
             handshakes: Arc::new(UnauthenticatedConnections::new(MAX_HANDSHAKES)),
             trusted_proxies: Vec::new(),
+            url_conflict: Once::new(),
             client_requests: AddressLimit::default(),
         }
     }
@@ -104,6 +114,14 @@ impl HttpGateway {
     #[must_use]
     pub fn with_hosts(self, hosts: Vec<String>) -> Self {
         Self { allowed_hosts: HostAllowList::new(hosts), ..self }
+    }
+
+    /// Sets the URL by which clients reach the gateway, without a slash at its end, if it is not that of the listener, and the
+    /// port of the listener. Tokens of issuers are accepted if they were issued for this URL, or for the host of the request at
+    /// this port.
+    #[must_use]
+    pub fn with_public_address(self, url: Option<String>, port: Option<u16>) -> Self {
+        Self { public_address: PublicAddress { url, port }, ..self }
     }
 
     /// Sets the addresses of proxies. `Forwarded` and `X-Forwarded-…` headers of their requests name the client; those of
@@ -185,26 +203,123 @@ pub(crate) struct ConnectionContext {
 }
 
 impl ConnectionContext {
-    /// Returns the caller of a request, or `None` without a valid token.
-    pub(crate) fn authenticate(&self, headers: &HeaderMap) -> Option<Arc<AuthenticatedCaller>> {
+    /// Returns the caller of a request. A token of an issuer that was not seen before is verified, which may wait for the
+    /// keys of the issuer.
+    pub(crate) async fn authenticate(
+        &self,
+        target: &Uri,
+        headers: &HeaderMap,
+    ) -> Result<Arc<AuthenticatedCaller>, LoginError> {
         if self.login.is_refused() {
-            return None;
+            return Err(LoginError::Missing);
         }
-        let access = self.gateway.callers.authenticate(&self.peer, headers)?;
+        let callers = &self.gateway.callers;
+        let access = match callers.issued() {
+            Some(issued) if self.peer.entrypoint != Entrypoint::Socket => {
+                // Boxed to keep the future of a request without issuers small.
+                Box::pin(self.authenticate_issued(&issued, target, headers)).await?
+            }
+            _ => callers.authenticate(&self.peer, headers).ok_or(LoginError::Missing)?,
+        };
         self.login.succeed();
-        let caller_tokens = self.gateway.service.crib.caller_tokens();
-        if caller_tokens.is_wanted() && access.caller != Caller::local() {
-            bearer_token(headers).into_iter().for_each(|token| caller_tokens.record(&access.caller, token));
+        let known_callers = self.gateway.service.crib.known_callers();
+        if known_callers.is_wanted() && access.caller != Caller::local() {
+            known_callers.record(&access.caller, bearer_token(headers));
         }
-        Some(access)
+        Ok(access)
     }
 
-    /// Returns the response to a request without a valid token.
-    pub(crate) fn refuse_login(&self) -> Response<ResponseBody> {
+    /// Returns the caller of a request where issuers are declared.
+    async fn authenticate_issued(
+        &self,
+        issued: &Arc<IssuedCallers>,
+        target: &Uri,
+        headers: &HeaderMap,
+    ) -> Result<Arc<AuthenticatedCaller>, LoginError> {
+        let callers = &self.gateway.callers;
+        let token = bearer_token(headers).filter(|token| is_signed_token(token));
+        let known = token.and_then(|token| issued.find(token, || self.resource(target, headers)));
+        if let Some(known) = known {
+            return known.map_err(LoginError::Refused);
+        }
+        if let Some(access) = callers.authenticate(&self.peer, headers) {
+            return Ok(access);
+        }
+        let Some(token) = token else {
+            return Err(if headers.contains_key(AUTHORIZATION) {
+                LoginError::UnknownToken
+            } else {
+                LoginError::Missing
+            });
+        };
+        let resource = self.resource(target, headers);
+        if let Some(verified) = issued.verify(token, &resource).await {
+            return verified.map_err(LoginError::Refused);
+        }
+        // A reload has replaced the issuers meanwhile.
+        let verified = match callers.issued() {
+            Some(issued) => issued.verify(token, &resource).await,
+            None => None,
+        };
+        verified.ok_or(LoginError::UnknownToken)?.map_err(LoginError::Refused)
+    }
+
+    /// Returns the URL of the endpoint that a request is for. Other paths belong to the endpoint of all servers.
+    pub(crate) fn resource(&self, target: &Uri, headers: &HeaderMap) -> ResourceUrl {
+        ResourceUrl { path: endpoint_path(target.path()).to_owned(), ..self.root_resource(target, headers) }
+    }
+
+    /// Returns the URL of the gateway as a whole, as the client of a request addresses it. A trusted proxy names the scheme
+    /// and the host that its client used.
+    pub(crate) fn root_resource(&self, target: &Uri, headers: &HeaderMap) -> ResourceUrl {
+        let forwarded = match self.is_proxy {
+            true => ForwardedClient::read(headers, &self.gateway.trusted_proxies).unwrap_or_default(),
+            false => ForwardedClient::default(),
+        };
+        let is_https = forwarded.is_https.unwrap_or(self.peer.is_tls);
+        let address = &self.gateway.public_address;
+        let authority = forwarded.host.as_deref().unwrap_or_else(|| request_authority(target, headers));
+        let base = match forwarded == ForwardedClient::default() {
+            true => address.request_url(is_https, authority),
+            false => address.forwarded_url(is_https, authority),
+        };
+        ResourceUrl { base, path: String::new() }
+    }
+
+    /// Logs once that a trusted proxy names another URL than the configured one.
+    pub(crate) fn report_url_conflict(&self, client: &ForwardedClient) {
+        let gateway = &self.gateway;
+        let (Some(configured), Some(host)) = (&gateway.public_address.url, &client.host) else { return };
+        let is_https = client.is_https.unwrap_or(self.peer.is_tls);
+        if gateway.url_conflict.is_completed() || gateway.public_address.is_at(is_https, host) {
+            return;
+        }
+        let scheme = if is_https { "https" } else { "http" };
+        gateway.url_conflict.call_once(|| {
+            tracing::warn!(
+                "`listen.public-url` is `{configured}`, but a trusted proxy was addressed as `{scheme}://{host}`; \
+                 `public-url` is used"
+            );
+        });
+    }
+
+    /// Returns the response to a request whose caller is not known.
+    pub(crate) fn refuse_login(
+        &self,
+        error: &LoginError,
+        target: &Uri,
+        headers: &HeaderMap,
+    ) -> Response<ResponseBody> {
         if self.peer.entrypoint == Entrypoint::OtherUser && self.gateway.callers.is_empty() {
             return response::other_user();
         }
-        response::unauthenticated()
+        if self.gateway.callers.issued().is_none() {
+            return response::unauthenticated();
+        }
+        if let LoginError::Refused(reason) = error {
+            tracing::debug!("refused a token: {reason}");
+        }
+        error.response(&self.resource(target, headers))
     }
 
     /// Returns the memory that a request or session of a caller counts against.

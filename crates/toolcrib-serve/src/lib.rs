@@ -6,7 +6,7 @@
 //! | [`McpService`] | The crib as an MCP server, independent of transports. |
 //! | [`serve_pipe`] | Serves one client over a reader and a writer, for example stdin and stdout. |
 //! | [`HttpGateway`], [`serve_connection`] | Serves MCP over HTTP/1.1 and HTTP/2: sessions, event streams, stateless requests. |
-//! | [`Callers`], [`ActiveCallers`] | Who may use the gateway, by bearer token; replaced by a reload. |
+//! | [`Callers`], [`ActiveCallers`] | Who may use the gateway, by bearer token or by tokens of authorization servers; replaced by a reload. |
 //! | [`PendingRevocations`] | Access that a reload ended, on its way to the other gateways on the same store. |
 //! | [`AdminRoutes`] | Your handler of all paths that are not MCP endpoints. |
 //!
@@ -91,11 +91,13 @@ mod h2_streams;
 mod http;
 mod http1;
 mod login;
+mod login_error;
 mod origin_check;
 mod outbox;
 mod peek_io;
 mod query;
 mod request_body;
+mod resource;
 mod response;
 mod routes;
 mod service;

@@ -17,6 +17,12 @@ const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 /// The header in which browsers say which kind of page sent a request.
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
+/// Returns the authority that a request addresses. It was checked before.
+pub(crate) fn request_authority<'a>(target: &'a Uri, headers: &'a HeaderMap) -> &'a str {
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok());
+    host.or_else(|| Some(target.authority()?.as_str())).unwrap_or_default()
+}
+
 impl HostAllowList {
     pub(crate) fn new(mut hosts: Vec<String>) -> Self {
         hosts.iter_mut().for_each(|host| host.make_ascii_lowercase());
@@ -87,7 +93,7 @@ impl HostAllowList {
 }
 
 /// Splits an authority into host and port.
-fn split_port(authority: &str) -> (&str, Option<&str>) {
+pub(crate) fn split_port(authority: &str) -> (&str, Option<&str>) {
     match authority.rsplit_once(':') {
         Some((host, port)) if !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) => {
             (host, Some(port))

@@ -1,7 +1,7 @@
 //! Checks requests and routes them by path.
 
 use hyper::body::Incoming;
-use hyper::header::{CONNECTION, HeaderValue, UPGRADE};
+use hyper::header::{ALLOW, CONNECTION, HeaderValue, UPGRADE};
 use hyper::{Method, Request, Response, StatusCode, Version};
 use hyper_util::rt::TokioIo;
 use tokio::time::sleep;
@@ -11,12 +11,15 @@ use toolcrib::{Caller, Project};
 
 use crate::admin_routes::AdminRequest;
 use crate::body::ResponseBody;
+use crate::callers::IssuedCallers;
 use crate::connection_peer::Entrypoint;
 use crate::endpoint;
 use crate::forwarded::ForwardedClient;
 use crate::gateway::ConnectionContext;
 use crate::login::FAILED_LOGIN_DELAY;
+use crate::login_error::LoginError;
 use crate::query::query_value;
+use crate::resource::METADATA_PATH;
 use crate::response::{self, error_response, json_response, respond};
 use crate::stdio::{PipeIdentity, serve_pipe};
 
@@ -60,6 +63,7 @@ async fn handle_forwarded(conn: &ConnectionContext, request: Request<Incoming>) 
     if client.is_remote() && gateway.callers.is_empty() && !is_health(request.uri().path()) {
         return response::remote_client();
     }
+    conn.report_url_conflict(&client);
     let counted = client.address.map(|address| gateway.client_requests.try_acquire(address));
     if let Some(None) = counted {
         let message = "too many requests of this address at the same time";
@@ -92,8 +96,14 @@ async fn route_request(
     if endpoint::is_endpoint_path(path) {
         return endpoint::respond(conn, request).await;
     }
-    let Some(access) = conn.authenticate(request.headers()) else {
-        return respond_unauthenticated(conn, &request).await;
+    if let Some(resource) = path.strip_prefix(METADATA_PATH)
+        && let Some(issued) = gateway.callers.issued()
+    {
+        return resource_metadata(conn, &issued, &request, resource);
+    }
+    let access = match conn.authenticate(request.uri(), request.headers()).await {
+        Ok(access) => access,
+        Err(error) => return respond_unauthenticated(conn, &request, &error).await,
     };
     let caller = &access.caller;
     if !access.admin && !is_health(path) {
@@ -129,13 +139,34 @@ fn is_health(path: &str) -> bool {
 async fn respond_unauthenticated(
     conn: &ConnectionContext,
     request: &Request<Incoming>,
+    error: &LoginError,
 ) -> Response<ResponseBody> {
     if is_health(request.uri().path()) && request.method() == Method::GET {
         let anonymous = Caller::new("");
         let reply = conn.gateway.admin.respond(admin_request(&anonymous, request)).await;
         return respond(reply.status, ResponseBody::empty());
     }
-    conn.refuse_login()
+    conn.refuse_login(error, request.uri(), request.headers())
+}
+
+/// Returns the metadata of an endpoint, which names the issuers that clients get tokens from. It is the same for endpoints that
+/// do not exist, so that it does not reveal which do.
+fn resource_metadata(
+    conn: &ConnectionContext,
+    issued: &IssuedCallers,
+    request: &Request<Incoming>,
+    path: &str,
+) -> Response<ResponseBody> {
+    if request.method() != Method::GET {
+        let mut response = error_response(StatusCode::METHOD_NOT_ALLOWED, "method not allowed: use GET");
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
+        return response;
+    }
+    let root = conn.root_resource(request.uri(), request.headers());
+    match root.find_endpoint(path) {
+        Some(resource) => json_response(StatusCode::OK, resource.metadata(issued.issuer_urls())),
+        None => error_response(StatusCode::NOT_FOUND, "there is no endpoint with this path"),
+    }
 }
 
 /// Upgrades the connection to a pipe of MCP messages, for `toolcrib stdio`.

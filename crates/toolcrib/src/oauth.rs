@@ -29,6 +29,10 @@ pub(crate) mod token_exchange;
 mod token_request;
 
 pub(crate) use challenge::Challenge;
+#[cfg(feature = "config")]
+pub(crate) use discovery::find_issuer;
 pub use error::{OAuthError, OAuthErrorKind};
+#[cfg(feature = "config")]
+pub(crate) use fetch::Fetcher;
 pub use login::{Login, LoginRequest};
 pub use stored_login::{LoginState, LoginSummary, Logins};

@@ -65,10 +65,12 @@ impl GatewaySettings {
 /// Resolves the tokens of the declared callers. May block on a secret store.
 ///
 /// # Errors
-/// If a token cannot be resolved, or two callers have the same token.
+/// If a token cannot be resolved, two callers have the same token, or a file with keys of an issuer cannot be used.
 pub(super) fn resolve_callers(config: &Config, secrets: &SecretLocator) -> Result<Callers, CommandError> {
-    Callers::resolve(&config.callers, |name| secrets.find(name))
-        .map_err(|problem| CommandError::config_problem(&problem))
+    let callers = Callers::resolve(&config.callers, |name| secrets.find(name));
+    let checked = toolcrib::identity::check_key_files(&config.issuers);
+    let callers = checked.and(callers).map_err(|problem| CommandError::config_problem(&problem))?;
+    Ok(callers.with_issuers(config))
 }
 
 /// Returns the part of a config that the library applies.
@@ -103,7 +105,8 @@ impl SettingsTarget {
     /// opened and is required.
     pub(super) fn check(&self, settings: &GatewaySettings) -> Result<(), CommandError> {
         if self.is_exposed && settings.callers.is_empty() {
-            let message = "the gateway is reachable from other machines, but no `callers` are declared";
+            let message =
+                "the gateway is reachable from other machines, but no `callers` or `issuers` are declared";
             let error = CommandError::new(ExitStatus::InvalidConfig, "config_invalid", message);
             return Err(error.hint("declare at least one caller"));
         }

@@ -64,6 +64,10 @@ impl CallerProof {
             digest.update(part.as_bytes());
         }
         digest.update([u8::from(caller.profile().is_some()), u8::from(admin)]);
+        for group in caller.groups() {
+            digest.update((group.len() as u64).to_le_bytes());
+            digest.update(group.as_bytes());
+        }
         if self.certificate.is_some() || self.uid.is_some() {
             digest.update(format!("{:?} {:?}", self.certificate, self.uid));
         }

@@ -9,7 +9,9 @@ use zeroize::Zeroizing;
 use super::node::{ConfigValue, TableEntry};
 use super::reader::TableReader;
 use super::root::ConfigSections;
-use super::{CertificatePattern, Origin, Position, Problem, ProblemScope, certificate, expose, quota, rules};
+use super::{
+    CertificatePattern, Origin, Position, Problem, ProblemScope, certificate, expose, groups, quota, rules,
+};
 use crate::spec::ServerId;
 use crate::spec::template::{Secret, SecretError, TemplateText, UnresolvedReference};
 use crate::util::encoding;
@@ -38,8 +40,24 @@ pub struct CallerSpec {
     pub admin: bool,
     /// Profile that it is restricted to.
     pub profile: Option<String>,
+    /// Groups that it is in.
+    pub groups: Vec<String>,
     /// Place where it is declared.
     pub origin: Origin,
+}
+
+/// A caller that tokens of an issuer identify, with rights of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct IssuedCallerSpec {
+    /// Name of the caller: that of the issuer, `:`, and the claim of its tokens.
+    pub name: String,
+    /// True if it may use the admin API.
+    pub admin: bool,
+    /// Profile that it is restricted to.
+    pub profile: Option<String>,
+    /// Groups that it is in besides those of its tokens.
+    pub groups: Vec<String>,
 }
 
 /// The token of a caller.
@@ -156,7 +174,7 @@ fn invalid_token(path: &str) -> String {
 pub(super) fn read(reader: &mut TableReader<'_>, sections: &mut ConfigSections) {
     let Some(mut callers) = reader.table("callers") else { return };
     for entry in callers.entries() {
-        check_name(&mut callers, entry);
+        let is_issued = check_name(&mut callers, entry, sections);
         if sections.policy.callers.contains_key(&entry.key) {
             let message = format!("`callers.{}` is defined twice", entry.key);
             callers.error(entry.offset, message, "remove one of the two");
@@ -164,10 +182,11 @@ pub(super) fn read(reader: &mut TableReader<'_>, sections: &mut ConfigSections) 
         let Some(mut table) = callers.entry_table(entry) else { continue };
         let rules = rules::read(&mut table, rules::parse_server_rule);
         let admin = table.boolean("admin").unwrap_or(false);
-        let proof = read_proof(&mut table, &entry.key, sections);
+        let proof = if is_issued { None } else { read_proof(&mut table, &entry.key, sections) };
         let limits = quota::read(&mut table);
         let in_flight = table.count("in-flight", 1).and_then(NonZeroU32::new);
         let profile = read_profile(&mut table, sections);
+        let groups = groups::read_names(&mut table, sections);
         let mode = expose::read_mode(&mut table, "expose");
         let origin = table.source().origin(entry.offset);
         table.finish();
@@ -175,9 +194,20 @@ pub(super) fn read(reader: &mut TableReader<'_>, sections: &mut ConfigSections) 
         sections.expose.callers.extend(mode.map(|mode| (entry.key.clone(), mode)));
         sections.usage_limits.callers.insert(entry.key.clone(), limits);
         sections.usage_limits.callers_in_flight.extend(in_flight.map(|calls| (entry.key.clone(), calls)));
+        let name = entry.key.clone();
         if let Some(DeclaredProof { token, certificate, uid }) = proof {
-            let name = entry.key.clone();
-            sections.callers.push(CallerSpec { name, token, certificate, uid, admin, profile, origin });
+            sections.callers.push(CallerSpec {
+                name,
+                token,
+                certificate,
+                uid,
+                admin,
+                profile,
+                groups,
+                origin,
+            });
+        } else if is_issued {
+            sections.issued_callers.push(IssuedCallerSpec { name, admin, profile, groups });
         }
     }
 }
@@ -195,8 +225,16 @@ fn read_profile(reader: &mut TableReader<'_>, sections: &ConfigSections) -> Opti
     Some(name.to_owned())
 }
 
-fn check_name(reader: &mut TableReader<'_>, entry: &TableEntry) {
+/// Checks the name of a caller. Returns whether it is one that tokens of an issuer identify.
+fn check_name(reader: &mut TableReader<'_>, entry: &TableEntry, sections: &ConfigSections) -> bool {
     let name = &entry.key;
+    if let Some((issuer, subject)) = name.split_once(':') {
+        if subject.is_empty() || !sections.issuers.iter().any(|declared| declared.name == issuer) {
+            let message = format!("invalid caller name `{name}`: no issuer is called `{issuer}`");
+            reader.error(entry.offset, message, "write `ISSUER:SUBJECT` with a name from `[issuers]`");
+        }
+        return true;
+    }
     if name == LOCAL {
         let message = format!("the caller name `{name}` is reserved for clients of the gateway's own socket");
         reader.error(entry.offset, message, "choose another name");
@@ -204,6 +242,7 @@ fn check_name(reader: &mut TableReader<'_>, entry: &TableEntry) {
         let message = format!("invalid caller name `{name}`: {error}");
         reader.error(entry.offset, message, "choose another, such as `ci`");
     }
+    false
 }
 
 /// How a caller is recognized.

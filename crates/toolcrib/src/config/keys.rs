@@ -70,8 +70,15 @@ pub const ROOT: &[ConfigKey] = &[
         "callers",
         NamedTables(CALLER),
         "",
-        "Callers and how they are recognized; with none, every client that can reach the gateway is accepted",
+        "Callers and how they are recognized; without these and `issuers`, every client that can reach the gateway is accepted",
     ),
+    key(
+        "issuers",
+        NamedTables(ISSUER),
+        "",
+        "Authorization servers (OAuth 2.1, OpenID Connect) whose tokens identify callers, named `ISSUER:SUBJECT`",
+    ),
+    key("groups", NamedTables(GROUP), "", "Rules and limits for callers in a group, by name of the group"),
     key("expose", Table(EXPOSE), "", "How tools are listed to clients; without it, every tool is listed"),
     key("limits", Table(GATEWAY_LIMITS), "", "Limits of the gateway as a whole"),
     key("listen", Table(LISTEN), "", "Settings of the HTTP listener"),
@@ -370,6 +377,7 @@ const PROFILE: &[ConfigKey] = &[
     key("allow", TextList, "[\"*\"]", "Patterns `SERVER.NAME`; only matches are listed and callable"),
     key("deny", TextList, "[]", "Patterns that are never listed or callable"),
     key("ask", TextList, "[]", "Patterns whose calls need approval"),
+    key("groups", TextList, "[]", "Groups whose members may use the profile; without it, everyone may"),
     key("expose", OneOf(EXPOSE_MODES), "`expose.mode`", "How tools are listed to clients of the profile"),
 ];
 
@@ -385,6 +393,7 @@ const CALLER: &[ConfigKey] = &[
     key("uid", Integer, "", "User of this machine that is the caller without a token"),
     key("admin", Boolean, "false", "Whether the caller may use the admin API, `/api/v1`"),
     key("profile", Text, "", "Profile that the caller is restricted to"),
+    key("groups", TextList, "[]", "Groups that the caller is in, by name under `[groups]`"),
     key("allow", TextList, "[\"*\"]", "Patterns `SERVER.NAME`; only matches are listed and callable"),
     key("deny", TextList, "[]", "Patterns that are never listed or callable"),
     key("ask", TextList, "[]", "Patterns whose calls need approval"),
@@ -392,6 +401,43 @@ const CALLER: &[ConfigKey] = &[
     key("rate", Table(RATE), "", "Rate limit"),
     key("in-flight", Integer, "", "Concurrent calls; further calls wait"),
     key("expose", OneOf(EXPOSE_MODES), "`expose.mode`", "How tools are listed to the caller"),
+    key("limits", NamedTables(PATTERN_LIMITS), "", "Quota and rate limit of calls that match a pattern"),
+];
+
+const ISSUER: &[ConfigKey] = &[
+    key("issuer", Text, "", "URL of the authorization server, exactly as in `iss` of its tokens"),
+    key("audience", Text, "the URL of the endpoint", "Value that `aud` of its tokens must contain"),
+    key("jwks", Text, "from its metadata", "URL of its public keys, or a file relative to this file"),
+    key(
+        "algorithms",
+        TextList,
+        "all of them",
+        "Signature algorithms that are accepted: `RS256`, `RS384`, `RS512`, `PS256`, `PS384`, `PS512`, `ES256`, `ES384`, `EdDSA`",
+    ),
+    key("caller-claim", Text, "sub", "Claim with the name of the caller; `a.b` is member `b` of claim `a`"),
+    key("groups-claim", Text, "groups", "Claim with the groups of the caller"),
+    key(
+        "groups",
+        TextList,
+        "[]",
+        "Groups of which a caller must be in one; without it, everyone is accepted",
+    ),
+];
+
+const GROUP: &[ConfigKey] = &[
+    key("admin", Boolean, "false", "Whether members may use the admin API, `/api/v1`"),
+    key(
+        "allow",
+        TextList,
+        "[]",
+        "Patterns `SERVER.NAME`; if any group of a caller has this, only matches of one of them are listed and callable",
+    ),
+    key("deny", TextList, "[]", "Patterns that are never listed or callable"),
+    key("ask", TextList, "[]", "Patterns whose calls need approval"),
+    key("quota", Table(QUOTA), "", "Calls per period, for each member"),
+    key("rate", Table(RATE), "", "Rate limit, for each member"),
+    key("in-flight", Integer, "", "Concurrent calls of each member; further calls wait"),
+    key("expose", OneOf(EXPOSE_MODES), "`expose.mode`", "How tools are listed to members"),
     key("limits", NamedTables(PATTERN_LIMITS), "", "Quota and rate limit of calls that match a pattern"),
 ];
 
@@ -489,6 +535,12 @@ const LISTEN: &[ConfigKey] = &[
         Boolean,
         "false",
         "Whether other users of this machine may use a loopback address while no `callers` are declared",
+    ),
+    key(
+        "public-url",
+        Text,
+        "",
+        "URL by which clients reach the gateway, such as `https://tools.example`, if a proxy is in front of it",
     ),
     key("tls", Table(TLS), "", "Files with which the TCP address is served over TLS"),
     key(

@@ -1,4 +1,4 @@
-//! Reads `[listen]`: TLS and the proxies in front of the gateway.
+//! Reads `[listen]`: TLS, the proxies in front of the gateway, and the URL that they publish it at.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use super::reader::TableReader;
 use super::{scope, server};
+use crate::spec::url::parse_url;
 
 /// Files with which the gateway serves TLS.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +45,22 @@ impl fmt::Display for AddressRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.address, self.bits)
     }
+}
+
+/// Reads the URL by which clients reach the gateway, without a slash at its end.
+pub(super) fn read_public_url(reader: &mut TableReader<'_>) -> Option<String> {
+    let url = reader.string("public-url")?;
+    let reason = match parse_url(url) {
+        Err(reason) => reason,
+        Ok(parsed) if parsed.query().is_some() || url.contains('#') => "it has a query or a fragment",
+        Ok(parsed) if parsed.path().trim_end_matches('/').ends_with("/mcp") => {
+            "it must not contain the path of an endpoint"
+        }
+        Ok(_) => return Some(url.trim().trim_end_matches('/').to_owned()),
+    };
+    let hint = "write scheme and host, such as `public-url = \"https://tools.example\"`";
+    reader.error_at_value("public-url", format!("`listen.public-url`: {reason}"), hint);
+    None
 }
 
 /// Reads `tls`.

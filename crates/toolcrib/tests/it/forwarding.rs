@@ -142,7 +142,7 @@ async fn token_of_each_caller_is_exchanged_once() {
     exchange.audience = Some("https://remote.example".to_owned());
     let crib = server.crib(Forward::TokenExchange(Box::new(exchange)));
     for caller in ["alice", "bob", "idp:carol"] {
-        crib.caller_tokens().record(&Caller::new(caller), &format!("token-of-{caller}"));
+        crib.known_callers().record(&Caller::new(caller), &format!("token-of-{caller}"));
     }
     assert_not_mixed(&crib, |caller| format!("|Bearer for-token-of-{caller}")).await;
     let exchanges = server.exchanges.lock().unwrap().clone();
