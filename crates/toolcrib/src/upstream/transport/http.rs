@@ -50,6 +50,7 @@ use outgoing_message::OutgoingMessage;
 use session::UpstreamSession;
 
 pub(in crate::upstream) use endpoint::HttpTransport;
+use forwarded_groups::ForwardedGroups;
 
 /// Redirects followed per request.
 const MAX_REDIRECTS: usize = 3;
