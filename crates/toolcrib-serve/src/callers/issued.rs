@@ -190,6 +190,18 @@ impl IssuedCallers {
         std::mem::replace(&mut *self.lock(), IssuedState { is_replaced: true, ..IssuedState::default() })
     }
 
+    /// Returns the scopes that clients of an endpoint should ask for.
+    pub(crate) fn requested_scopes(&self, resource: &ResourceUrl) -> Vec<String> {
+        let mut scopes: Vec<String> = Vec::new();
+        let of_issuers = self.spec.issuers.iter().flat_map(|issuer| issuer.scopes.iter().cloned());
+        for scope in resource.required_scope().into_iter().chain(of_issuers) {
+            if !scopes.contains(&scope) {
+                scopes.push(scope);
+            }
+        }
+        scopes
+    }
+
     /// Returns the URLs of the issuers.
     pub(crate) fn issuer_urls(&self) -> impl Iterator<Item = &str> {
         self.spec.issuers.iter().map(|issuer| issuer.issuer.as_str())
