@@ -125,8 +125,8 @@ struct SeenToken {
     /// The whole token; erased from memory when it is forgotten.
     token: Secret,
     expires: SystemTime,
-    /// The servers that it is for; empty if the config names the audience.
-    audiences: Vec<String>,
+    /// The servers that it is for; absent if the config names the audience, which was checked.
+    audiences: Option<Vec<String>>,
     access: Arc<AuthenticatedCaller>,
     login: LoginKey,
 }
@@ -222,7 +222,7 @@ impl IssuedCallers {
         if seen.access.caller.is_revoked() {
             return None;
         }
-        let is_for_resource = seen.audiences.is_empty() || resource().is_named_by(&seen.audiences);
+        let is_for_resource = seen.audiences.as_ref().is_none_or(|names| resource().is_named_by(names));
         Some(if is_for_resource { Ok(seen.access.clone()) } else { Err(TokenError::Audience) })
     }
 
@@ -236,7 +236,7 @@ impl IssuedCallers {
             Ok(verified) => verified,
             Err(error) => return Some(Err(error)),
         };
-        if !verified.audiences.is_empty() && !resource.is_named_by(&verified.audiences) {
+        if verified.audiences.as_ref().is_some_and(|names| !resource.is_named_by(names)) {
             return Some(Err(TokenError::Audience));
         }
         match self.spec.rights(&verified.issuer, &verified.subject, &verified.groups) {
@@ -258,8 +258,7 @@ impl IssuedCallers {
         }
         let login = LoginKey { rights, client: verified.client.clone() };
         let Some(access) = state.log_in(&login, &verified) else {
-            let reason = format!("{MAX_LOGINS} callers are logged in");
-            return Some(Err(TokenError::KeysUnavailable(reason)));
+            return Some(Err(TokenError::TooManyLogins));
         };
         let access = Arc::new(AuthenticatedCaller { scopes: Some(verified.scopes.into()), ..access });
         state.insert_token(
