@@ -199,7 +199,7 @@ fn remote_addresses_need_tokens() {
     let (home, _records) = home("");
     let refused = home.run(&["serve", "--listen", "0.0.0.0:0"]);
     assert_eq!(refused.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("no `callers` are declared"));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("no `callers` or `issuers` are declared"));
     let config = std::fs::read_to_string(home.file("config.toml")).unwrap();
     home.write_config(&format!("{config}[callers.a]\ntoken = 'x'\n[callers.b]\ntoken = 'x'\n"));
     for args in [&["serve"][..], &["check"]] {
