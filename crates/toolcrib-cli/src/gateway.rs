@@ -40,6 +40,7 @@ use crate::client;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::hints::hint_text;
+use crate::history::CallHistory;
 use crate::listen::ListenAddr;
 use crate::paths::Paths;
 use crate::secrets::SecretLocator;
@@ -56,7 +57,7 @@ pub(crate) use self::log_files::read_log;
 pub(crate) use self::other_gateway::{OtherGateway, STOP_GRACE};
 use self::peer_check::PeerCheck;
 use self::per_ip_limit::{ConnectionPermit, ConnectionsByIp};
-use self::settings::{GatewaySettings, SettingsTarget, library_settings};
+use self::settings::{GatewaySettings, SettingsTarget, library_settings, records_arguments};
 pub(crate) use self::signals::{SignalRequest, Signals};
 
 /// Time that finished responses get to reach their clients after every server has stopped.
@@ -109,9 +110,11 @@ impl Gateway {
         let tasks = TaskTracker::new();
         let logs = LogFiles::new(paths.log_dir(), &tasks);
         let audit = Arc::new(Audit::new(settings.audit.as_ref())?);
+        let arguments = records_arguments(settings.audit.as_ref());
+        let history = Arc::new(CallHistory::new(paths.history_dir(), &settings.history, arguments));
         let builder = with_signing_key(builder(paths, settings.settings, &secrets), paths)
             .listing_wait(settings.limits.listing_wait);
-        let crib = build_crib(builder.log(logs.sink()).observer(audit.clone()))?;
+        let crib = build_crib(builder.log(logs.sink()).observer(audit.clone()).observer(history.clone()))?;
         let callers = Arc::new(ActiveCallers::new(settings.callers));
         let login_audit = audit.clone();
         let target = SettingsTarget {
@@ -119,6 +122,7 @@ impl Gateway {
             callers: callers.clone(),
             secrets,
             audit,
+            history,
             is_exposed: listeners.address.as_ref().is_some_and(ListenAddr::is_exposed),
             peer_check: listeners.peer_check.clone(),
         };
@@ -131,10 +135,12 @@ impl Gateway {
             .with_hosts(hosts)
             .with_max_unauthenticated(max_public_connections() / 2)
             .with_failed_logins(move |failed| record_failed_logins(&login_audit, failed));
+        let http = Arc::new(http);
+        handle.set_http(&http);
         Ok(Self {
             crib,
             handle,
-            http: Arc::new(http),
+            http,
             listeners,
             connections: ConnectionCount::new(),
             drain_timeout: settings.limits.drain,

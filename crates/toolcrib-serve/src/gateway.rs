@@ -13,6 +13,7 @@ use tokio_util::task::TaskTracker;
 use toolcrib::config::GatewayLimits;
 use toolcrib::protocol::era::client::RequestMetaReader;
 use toolcrib::util::tasks::SpawnBoxed as _;
+use toolcrib::{Caller, ServerId};
 
 use crate::admin_routes::{AdminRoutes, NoAdminRoutes};
 use crate::body::ResponseBody;
@@ -21,7 +22,8 @@ use crate::client_memory::{ClientMemory, MemoryAccount};
 use crate::login::{ConnectionLogin, FailedLoginLog, FailedLogins, UnauthenticatedConnections};
 use crate::origin_check::HostAllowList;
 use crate::response;
-use crate::service::{ClientHandle, McpService};
+use crate::service::connected_clients::{ClientKind, ConnectedClient, ShownTools};
+use crate::service::{CatalogScope, ClientHandle, EndpointScope, McpService};
 use crate::session::Sessions;
 
 /// An MCP service over HTTP, shared by all its connections. [`serve_connection`](crate::serve_connection) serves one of
@@ -118,6 +120,27 @@ impl HttpGateway {
                 gateway.failed_logins.report_rest(Instant::now());
             }
         });
+    }
+
+    /// Returns the sessions, and the stateless clients that were seen recently.
+    pub fn clients(&self) -> Vec<ConnectedClient> {
+        let sessions = self.sessions.all();
+        let sessions = sessions
+            .iter()
+            .map(|session| ConnectedClient::from_session(ClientKind::Session, &session.client));
+        sessions.chain(self.service.other_clients()).collect()
+    }
+
+    /// Returns the tools that a client with this name is listed, by server; at the endpoint of one server, if there is one.
+    pub fn shown_tools(
+        &self,
+        caller: &Caller,
+        client: Option<Arc<str>>,
+        server: Option<&ServerId>,
+    ) -> Vec<ShownTools> {
+        let view = server.map_or(CatalogScope::All, |server| CatalogScope::One(server.clone()));
+        let scope = EndpointScope { view, client_name: client, ..EndpointScope::trusted(caller.clone()) };
+        self.service.shown_tools(&scope)
     }
 
     /// Waits until clients have released most of a large amount of memory that they used for a while. An allocator may
