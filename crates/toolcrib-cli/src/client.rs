@@ -96,8 +96,12 @@ pub(crate) async fn connect_at(path: &Path) -> Result<Option<UnixStream>, Comman
 /// Returns whether the process at the other end of a socket belongs to this user or root. File permissions should ensure
 /// that, but the folder of a socket may have been replaced since they were checked.
 pub(crate) fn is_trusted_peer(stream: &UnixStream) -> bool {
-    let own_uid = rustix::process::geteuid().as_raw();
-    stream.peer_cred().is_ok_and(|peer| peer.uid() == own_uid || peer.uid() == 0)
+    stream.peer_cred().is_ok_and(|peer| is_trusted_user(peer.uid()))
+}
+
+/// Returns whether a user id is that of this user or root.
+pub(crate) fn is_trusted_user(uid: u32) -> bool {
+    uid == rustix::process::geteuid().as_raw() || uid == 0
 }
 
 /// Warns once about a socket of another user. Commands that hide warnings show it too.

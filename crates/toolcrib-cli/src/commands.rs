@@ -114,8 +114,8 @@ fn missing_gateway_error(config: &Config) -> Option<CommandError> {
     let (server, port) =
         config.declared.iter().find_map(|server| Some((&server.id, server.missing_gateway?)))?;
     let message = format!("`{server}` runs in the gateway of this host, and none answers on port {port}");
-    // Without callers, a gateway is only for this machine.
-    let address = if config.callers.is_empty() { "127.0.0.1" } else { "0.0.0.0" };
+    // Without callers and issuers, a gateway is only for this machine.
+    let address = if config.requires_tokens() { "0.0.0.0" } else { "127.0.0.1" };
     let hint = format!("toolcrib serve --listen {address}:{port}");
     Some(CommandError { message, ..CommandError::no_gateway() }.hint(hint))
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use hyper::body::Incoming;
 use hyper::header::{ALLOW, CONNECTION, EXPECT, HeaderValue, RETRY_AFTER};
-use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use toolcrib::protocol::era::client::{self, DeclaredEra, INITIALIZE};
 use toolcrib::protocol::json::object::Object;
 use toolcrib::protocol::jsonrpc::{
@@ -21,10 +21,13 @@ use toolcrib::{Error, ServerId};
 use self::headers::RequestHeaders;
 use crate::batch::is_batch;
 use crate::body::ResponseBody;
-use crate::callers::{AuthenticatedCaller, Entrypoint};
+use crate::callers::AuthenticatedCaller;
 use crate::client_memory::{MemoryAccount, MemoryClaim};
+use crate::connection_peer::Entrypoint;
 use crate::gateway::ConnectionContext;
+use crate::login_error::insufficient_scope;
 use crate::request_body::{self, BodyLimits, RequestBodyError};
+use crate::resource::profile_scope;
 use crate::response::{self, event_response, json_response};
 use crate::service::{CatalogScope, EndpointScope};
 
@@ -46,19 +49,27 @@ pub(crate) fn is_endpoint_path(path: &str) -> bool {
 }
 
 /// Authenticates the caller of a request and returns the endpoint of the path for it.
-fn find_scope(
+async fn find_scope(
     conn: &ConnectionContext,
-    path: &str,
+    target: &Uri,
     headers: &HeaderMap,
 ) -> Result<EndpointScope, Box<Response<ResponseBody>>> {
-    let access = conn.authenticate(headers).ok_or_else(|| Box::new(conn.refuse_login()))?;
+    let access = match conn.authenticate(target, headers).await {
+        Ok(access) => access,
+        Err(error) => return Err(Box::new(conn.refuse_login(&error, target, headers))),
+    };
     let not_found = |message: String| Box::new(response::error_response(StatusCode::NOT_FOUND, &message));
     let crib = &conn.gateway.service.crib;
     let caller = &access.caller;
+    let path = target.path();
     if let Some(name) = path.strip_prefix("/mcp/p/") {
         // A caller that is bound to a profile cannot use another one.
-        if !crib.has_profile(name) || caller.profile().is_some_and(|own| own != name) {
+        let is_bound = caller.profile() == Some(name);
+        if !crib.can_use_profile(caller, name) || caller.profile().is_some() && !is_bound {
             return Err(not_found(format!("no profile is called `{name}`")));
+        }
+        if !is_bound && !access.has_scope(&profile_scope(name)) {
+            return Err(Box::new(insufficient_scope(&conn.resource(target, headers))));
         }
         return Ok(EndpointScope::all(Arc::new(access.with_profile(name))));
     }
@@ -73,7 +84,7 @@ fn find_scope(
 
 /// Handles one request to an MCP endpoint.
 pub(crate) async fn respond(conn: &ConnectionContext, request: Request<Incoming>) -> Response<ResponseBody> {
-    let scope = match find_scope(conn, request.uri().path(), request.headers()) {
+    let scope = match find_scope(conn, request.uri(), request.headers()).await {
         Ok(scope) => scope,
         Err(response) => return *response,
     };
@@ -104,7 +115,7 @@ async fn post(
     };
     // The body may take long to arrive, and the access of the caller may have changed meanwhile.
     if scope.caller().is_revoked() {
-        scope = match find_scope(conn, head.uri.path(), &head.headers) {
+        scope = match Box::pin(find_scope(conn, &head.uri, &head.headers)).await {
             Ok(scope) => scope,
             Err(response) => return *response,
         };
@@ -216,7 +227,7 @@ async fn handle_request(
             let params = request.params.as_ref();
             let mut checked = request_headers.check_body(meta.revision, &request.method, params, headers);
             // On the gateway's own socket there is no proxy that could have acted on the headers.
-            if checked.is_ok() && conn.entrypoint != Entrypoint::Socket {
+            if checked.is_ok() && conn.peer.entrypoint != Entrypoint::Socket {
                 checked = headers::check_header_params(
                     &conn.gateway.service,
                     &scope,

@@ -43,6 +43,13 @@ pub(crate) fn other_user() -> Response<ResponseBody> {
     json_response(StatusCode::FORBIDDEN, json!({"error": {"message": message, "hint": hint}}).to_string())
 }
 
+/// Returns the response to a request from another machine, which a proxy passed on, while no callers are declared.
+pub(crate) fn remote_client() -> Response<ResponseBody> {
+    let message = "this request came from another machine through a proxy, and no `callers` are declared";
+    let hint = "declare `[callers.NAME]` with a `token`";
+    json_response(StatusCode::FORBIDDEN, json!({"error": {"message": message, "hint": hint}}).to_string())
+}
+
 /// Returns the response to a request without a valid token.
 pub(crate) fn unauthenticated() -> Response<ResponseBody> {
     let message = "missing or unknown token: send `Authorization: Bearer TOKEN`";

@@ -98,7 +98,10 @@ impl PartialEq for EndpointScope {
     fn eq(&self, other: &Self) -> bool {
         let own = self.caller();
         let others = other.caller();
-        self.view == other.view && own == others && own.profile() == others.profile()
+        self.view == other.view
+            && own == others
+            && own.profile() == others.profile()
+            && own.groups() == others.groups()
     }
 }
 

@@ -73,6 +73,7 @@ pub(super) fn write_record(out: &mut Vec<u8>, record: &CallRecord, clock: &mut T
     write_hex(out, record.id.number());
     out.extend_from_slice(b"\",\"caller\":");
     write_string(out, record.caller.as_str());
+    write_groups(out, record.caller.groups());
     out.extend_from_slice(b",\"method\":");
     write_string(out, &record.method);
     out.extend_from_slice(b",\"server\":");
@@ -107,6 +108,17 @@ pub(super) fn write_record(out: &mut Vec<u8>, record: &CallRecord, clock: &mut T
         write_arguments(out, arguments);
     }
     out.extend_from_slice(b"}\n");
+}
+
+/// Appends the groups of the caller, if it is in any.
+fn write_groups(out: &mut Vec<u8>, groups: &[String]) {
+    for (index, group) in groups.iter().enumerate() {
+        out.extend_from_slice(if index == 0 { b",\"groups\":[" } else { b"," });
+        write_string(out, group);
+    }
+    if !groups.is_empty() {
+        out.push(b']');
+    }
 }
 
 /// Writes a number as 16 hexadecimal digits.

@@ -149,7 +149,10 @@ impl GatewayHandle {
     /// Returns the config in use and its problems, with the current problem of the audit file.
     pub(crate) fn config_report(&self) -> ConfigReport {
         let loaded = self.loaded();
-        let problems = loaded.problems.iter().cloned().chain(self.0.target.audit.problem()).collect();
+        let target = &self.0.target;
+        let tls_problem = target.tls.as_ref().and_then(|tls| tls.problem());
+        let problems = loaded.problems.iter().cloned();
+        let problems = problems.chain(target.audit.problem()).chain(tls_problem).collect();
         ConfigReport::new(&self.0.file, loaded.generation, problems)
     }
 
@@ -272,6 +275,7 @@ impl GatewayHandle {
             history,
             is_exposed: false,
             peer_check: PeerCheck::AnyUser,
+            tls: None,
         };
         Self::new(target, sources, StampedConfig { config: &config, stamp }, false)
     }

@@ -17,6 +17,7 @@ use super::error::{OAuthError, OAuthErrorKind};
 use super::fetch::{Fetcher, Form};
 use super::login::{expand, run_blocking};
 use super::stored_login::{Logins, StoredLogin};
+use super::token_exchange::ExchangeSource;
 use super::token_request::{TokenEndpoint, Tokens, is_header_safe};
 use crate::model::error::{Error, ErrorKind};
 use crate::model::failure_class::FailureClass;
@@ -58,6 +59,8 @@ enum TokenSource {
     Client(Box<ClientSource>),
     /// A program that prints a token.
     Command(Vec<String>),
+    /// The token of a caller is exchanged.
+    Exchange(Box<ExchangeSource>),
 }
 
 /// A client that gets tokens for itself.
@@ -139,14 +142,28 @@ impl BearerTokens {
                 Some(TokenSource::Client(Box::new(ClientSource { spec: (**auth).clone(), client })))
             }
         };
-        Ok(source.map(|source| Self {
+        Ok(source.map(|source| Self::with_source(server, url, source, tasks)))
+    }
+
+    /// Creates the tokens of a server for which tokens of a caller are exchanged.
+    pub(crate) fn exchanged(
+        server: &ServerId,
+        url: &Uri,
+        source: ExchangeSource,
+        tasks: &TaskTracker,
+    ) -> Self {
+        Self::with_source(server, url, TokenSource::Exchange(Box::new(source)), tasks)
+    }
+
+    fn with_source(server: &ServerId, url: &Uri, source: TokenSource, tasks: &TaskTracker) -> Self {
+        Self {
             server: server.clone(),
             url: url.clone(),
             source,
             tasks: tasks.clone(),
             state: Mutex::default(),
             renewing: tokio::sync::Mutex::default(),
-        }))
+        }
     }
 
     /// Returns the token if it is known and valid.
@@ -185,6 +202,7 @@ impl BearerTokens {
             TokenSource::Login(logins) => self.load_login(logins).await,
             TokenSource::Client(source) => self.request_token(source).await.map(Some),
             TokenSource::Command(words) => self.run_command(words).await.map(Some),
+            TokenSource::Exchange(source) => self.exchange_token(source).await.map(Some),
         };
         let fetched = fetched.map_err(|error| self.to_error(&error));
         let mut state = self.state.lock().ignore_poison();
@@ -346,6 +364,11 @@ impl BearerTokens {
                 .optional("scope", scope),
         };
         let tokens = endpoint.request(form, clock::wall_time()).await?;
+        BearerToken::new(tokens.access_token, tokens.renew_at)
+    }
+
+    async fn exchange_token(&self, source: &ExchangeSource) -> Result<BearerToken, OAuthError> {
+        let tokens = source.request(&self.url, &self.tasks).await?;
         BearerToken::new(tokens.access_token, tokens.renew_at)
     }
 
