@@ -1,7 +1,8 @@
 //! OAuth towards remote servers: discovery, client registration, login in a browser, stored tokens and their renewal.
 //!
 //! [`Login`] is for a person with a browser: it starts with the URL of a server and ends with tokens in the secret store,
-//! where every crib with the same store and state folder finds them. Grants without a person need no login; the
+//! where every crib with the same store and state folder finds them. [`DeviceLogin`] is the same with a browser on another
+//! machine. Grants without a person need no login; the
 //! connection to the server requests their tokens itself.
 //!
 //! The rules of the protocol's revisions differ as follows. Everything else is the same for all.
@@ -14,13 +15,17 @@
 //! | `iss` in the redirect | checked if present | the same | must be present if the metadata announces it |
 //! | `application_type` in a registration | sent | sent | required |
 
+mod attempt;
 pub(crate) mod bearer;
 mod challenge;
 mod client;
+mod device;
 mod discovery;
 mod error;
 mod fetch;
+mod in_band;
 mod login;
+mod logout;
 mod metadata;
 mod pkce;
 mod registration;
@@ -28,6 +33,8 @@ mod stored_login;
 mod token_request;
 
 pub(crate) use challenge::Challenge;
+pub use device::DeviceLogin;
 pub use error::{OAuthError, OAuthErrorKind};
+pub use in_band::{LoginFuture, LoginStarter, PendingLogin};
 pub use login::{Login, LoginRequest};
 pub use stored_login::{LoginState, LoginSummary, Logins};
