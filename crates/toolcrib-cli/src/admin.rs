@@ -107,7 +107,7 @@ impl Admin {
             ["api", "v1", "servers", server] if get => self.server(server).await,
             ["api", "v1", "servers", server, "logs"] if get => self.logs(server, query).await,
             ["api", "v1", "servers", server, action @ ("start" | "restart" | "stop")] if post => {
-                self.run_action(server, action).await
+                self.run_action(server, action, query).await
             }
             ["healthz" | "readyz"]
             | ["api", "v1", "status" | "gateway" | "tools" | "reload"]
@@ -257,14 +257,17 @@ impl Admin {
         }
     }
 
-    async fn run_action(&self, name: &str, action: &str) -> AdminReply {
+    async fn run_action(&self, name: &str, action: &str, query: Option<&str>) -> AdminReply {
         let server = match self.parse_server(name) {
             Ok(server) => server,
             Err(error) => return failure_reply(&error),
         };
         let done = match action {
             "start" => self.crib().start(&server).await,
-            "restart" => self.crib().restart(&server).await,
+            "restart" => match query_value(query, "login-of") {
+                Some(caller) => self.crib().reconnect(&server, &Caller::new(&caller)).await,
+                None => self.crib().restart(&server).await,
+            },
             _ => self.crib().stop(&server).await,
         };
         match done {

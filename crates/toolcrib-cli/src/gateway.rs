@@ -5,6 +5,7 @@ mod idle_exit;
 mod listener;
 mod lock;
 mod log_files;
+mod login_starter;
 mod other_gateway;
 mod peer_check;
 mod per_ip_limit;
@@ -53,6 +54,7 @@ use self::listener::{GatewayListeners, Listener};
 pub(crate) use self::lock::{CANNOT_LOCK, StartLock};
 use self::log_files::LogFiles;
 pub(crate) use self::log_files::read_log;
+use self::login_starter::LoopbackLogins;
 pub(crate) use self::other_gateway::{OtherGateway, STOP_GRACE};
 use self::peer_check::PeerCheck;
 use self::per_ip_limit::{ConnectionPermit, ConnectionsByIp};
@@ -111,6 +113,8 @@ impl Gateway {
         let audit = Arc::new(Audit::new(settings.audit.as_ref())?);
         let builder = with_signing_key(builder(paths, settings.settings, &secrets), paths)
             .listing_wait(settings.limits.listing_wait);
+        let is_exposed = listeners.address.as_ref().is_some_and(ListenAddr::is_exposed);
+        let builder = builder.login_starter(LoopbackLogins { is_exposed });
         let crib = build_crib(builder.log(logs.sink()).observer(audit.clone()))?;
         let callers = Arc::new(ActiveCallers::new(settings.callers));
         let login_audit = audit.clone();
@@ -119,7 +123,7 @@ impl Gateway {
             callers: callers.clone(),
             secrets,
             audit,
-            is_exposed: listeners.address.as_ref().is_some_and(ListenAddr::is_exposed),
+            is_exposed,
             peer_check: listeners.peer_check.clone(),
         };
         let is_auto = matches!(mode, GatewayMode::Auto);

@@ -97,6 +97,7 @@ const CRATES: &[Crate] = &[
             "audit",
             "client",
             "progress",
+            "redirect_listener",
             "gateway",
             "admin",
             "commands",

@@ -71,8 +71,8 @@ impl OAuthErrorKind {
 }
 
 impl OAuthError {
-    /// Creates an error. The message contains no token and no code.
-    pub(crate) fn new(kind: OAuthErrorKind, message: impl Into<String>) -> Self {
+    /// Creates an error. The message must contain no token and no code.
+    pub fn new(kind: OAuthErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), code: String::new() }
     }
 
