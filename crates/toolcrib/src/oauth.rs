@@ -5,15 +5,8 @@
 //! machine. Grants without a person need no login; the
 //! connection to the server requests their tokens itself.
 //!
-//! The rules of the protocol's revisions differ as follows. Everything else is the same for all.
-//!
-//! | | 2025-03-26 | 2025-06-18 and later | 2026-07-28 |
-//! |---|---|---|---|
-//! | authorization server | the server's own origin | named by the metadata of the server | the same |
-//! | without metadata | `/authorize`, `/token`, `/register` at the origin | the login fails | the same |
-//! | `resource` in requests | no metadata names it; the URL of the server | as the metadata has it | the same; another server's is refused |
-//! | `iss` in the redirect | checked if present | the same | must be present if the metadata announces it |
-//! | `application_type` in a registration | sent | sent | required |
+//! The rules of the protocol's revisions differ; `docs/logins.md` has a table. What a server's metadata contains decides, so
+//! that no code here asks for the revision.
 
 mod attempt;
 pub(crate) mod bearer;
