@@ -84,11 +84,12 @@ pub(crate) async fn log_out(args: &LogoutArgs, paths: &Paths, out: &mut Output) 
     let logins = open_logins(paths, &config).for_caller(&caller);
     let was_logged_in = logins.log_out(&server).await.map_err(|error| login_error(&server, "", &error))?;
     if out.json {
-        out.print_json(&json!({"server": server.as_str(), "removed": was_logged_in}))?;
+        let report = json!({"server": server.as_str(), "caller": caller.as_str(), "removed": was_logged_in});
+        out.print_json(&report)?;
     } else if was_logged_in {
-        out.print_note(&format!("logged out of `{server}`"))?;
+        out.print_note(&format!("logged out of `{server}`{}", shown_caller(&caller)))?;
     } else {
-        out.print_note(&format!("there is no login to `{server}`"))?;
+        out.print_note(&format!("there is no login to `{server}`{}", shown_caller(&caller)))?;
     }
     if was_logged_in {
         reconnect(&server, &caller, paths, out).await?;
@@ -316,12 +317,17 @@ fn report(target: &LoginTarget<'_>, summary: &LoginSummary, out: &mut Output) ->
         true => String::new(),
         false => format!(", scopes {}", summary.scopes.join(" ")),
     };
-    let caller = match target.caller == Caller::local() {
-        true => String::new(),
-        false => format!(" for `{}`", target.caller.as_str()),
-    };
+    let caller = shown_caller(&target.caller);
     out.print_note(&format!("logged in to `{}`{caller} at {}{scopes}", target.spec.id, summary.issuer))?;
     Ok(())
+}
+
+/// Returns the part of a message that names a caller other than the local user.
+fn shown_caller(caller: &Caller) -> String {
+    match *caller == Caller::local() {
+        true => String::new(),
+        false => format!(" for `{}`", caller.as_str()),
+    }
 }
 
 /// Makes a running gateway connect again, with the new credentials.

@@ -3,7 +3,7 @@
 use tokio_util::task::TaskTracker;
 
 use super::attempt::run_blocking;
-use super::client::{ClientProof, OAuthClient};
+use super::client::ClientProof;
 use super::error::{OAuthError, OAuthErrorKind};
 use super::fetch::{Fetcher, Form};
 use super::stored_login::{Logins, StoredLogin};
@@ -44,12 +44,11 @@ async fn revoke(login: &StoredLogin, tasks: &TaskTracker) {
     let form = || Form::default().secret("token", token.expose()).field("token_type_hint", hint);
     let endpoint = TokenEndpoint { fetcher: &fetcher, url, client: &login.client };
     let mut revoked = endpoint.send(form()).await;
-    // Servers on the official Python SDK take a secret in the form only, whatever their token endpoint takes.
+    // Servers on the official Python SDK require the secret in the form as well.
     if let (Err(error), ClientProof::Basic(secret)) = (&revoked, &login.client.proof)
         && error.kind() == OAuthErrorKind::TokenRefused
     {
-        let client = OAuthClient { id: login.client.id.clone(), proof: ClientProof::Post(secret.clone()) };
-        revoked = TokenEndpoint { client: &client, ..endpoint }.send(form()).await;
+        revoked = endpoint.send(form().secret("client_secret", secret.expose())).await;
     }
     if let Err(error) = revoked {
         tracing::warn!("the tokens of the login were not revoked: {error}");
