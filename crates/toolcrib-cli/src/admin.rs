@@ -264,7 +264,7 @@ impl Admin {
         };
         let done = match action {
             "start" => self.crib().start(&server).await,
-            "restart" => match query_value(query, "login-of") {
+            "restart" => match query_value(query, "caller") {
                 Some(caller) => self.crib().reconnect(&server, &Caller::new(&caller)).await,
                 None => self.crib().restart(&server).await,
             },

@@ -334,7 +334,7 @@ fn shown_caller(caller: &Caller) -> String {
 async fn reconnect(server: &ServerId, caller: &Caller, paths: &Paths, out: &mut Output) -> Result<()> {
     let Some(client) = GatewayClient::find(paths).await? else { return Ok(()) };
     let caller = percent_encode(caller.as_str());
-    let path = format!("{}/restart?login-of={caller}", super::server_path(server.as_str()));
+    let path = format!("{}/restart?caller={caller}", super::server_path(server.as_str()));
     match client.post(&path).await {
         Ok(_) => Ok(()),
         Err(error) => Ok(out.warn(&format!("the gateway did not reconnect: {}", error.message), None)?),

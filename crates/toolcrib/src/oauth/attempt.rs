@@ -56,9 +56,17 @@ impl LoginAttempt {
         let known = known_client(remote, &secrets, earlier.as_ref(), &discovered, redirect_uri)?;
         let client = find_client(&fetcher, &discovered.issuer, known, flow).await?;
         let scopes = choose_scopes(&remote.auth.scopes, &discovered, earlier.as_ref());
-        let (server, logins) = (spec.id.clone(), logins.clone());
-        let redirect_uri = redirect_uri.to_owned();
-        Ok(Self { server, logins, tasks, fetcher, server_url, discovered, client, redirect_uri, scopes })
+        Ok(Self {
+            server: spec.id.clone(),
+            logins: logins.clone(),
+            tasks,
+            fetcher,
+            server_url,
+            discovered,
+            client,
+            redirect_uri: redirect_uri.to_owned(),
+            scopes,
+        })
     }
 
     /// Returns the name of the server.

@@ -241,3 +241,18 @@ impl Form {
         self.encoded.push_str(&percent_encode(value));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn endpoint_that_does_not_answer_fails_after_15_seconds() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let fetcher = Fetcher::new(&url.parse().unwrap(), &TaskTracker::new()).await.unwrap();
+        let error = fetcher.get(&url).await.err().unwrap();
+        assert_eq!(error.kind(), OAuthErrorKind::Unreachable);
+        assert!(error.to_string().ends_with("no answer within 15 s"), "{error}");
+    }
+}

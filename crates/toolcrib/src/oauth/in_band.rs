@@ -10,8 +10,8 @@ use crate::spec::ServerSpec;
 
 /// Starts logins for clients that can show a URL to a person. The program decides where the browser returns to.
 ///
-/// Such a client is asked when a call fails because the server needs a login, and the call is made again after it. A caller other than the local one is asked
-/// only for servers to which each caller has its own login. Nothing here opens a browser.
+/// Such a client is asked when a call fails because the server needs a login, and the call is made again after it. A caller
+/// other than the local one is asked only for servers to which each caller has its own login. Nothing here opens a browser.
 pub trait LoginStarter: Send + Sync {
     /// Starts a login to a server for a caller, to be stored in `logins`.
     fn start(

@@ -83,18 +83,21 @@ async fn register(
     endpoint: &str,
     flow: LoginFlow<'_>,
 ) -> Result<OAuthClient, OAuthError> {
-    let mut request = json!({
-        "client_name": CLIENT_NAME,
-        "application_type": "native",
-        "token_endpoint_auth_method": preferred_method(&issuer.auth_methods),
-    });
-    let (redirect_uris, grant_type, response_types) = match flow {
-        LoginFlow::Redirect(uri) => (json!([uri]), "authorization_code", json!(["code"])),
-        LoginFlow::Device => (json!([]), DEVICE_GRANT, json!([])),
+    let mut request = match flow {
+        LoginFlow::Redirect(uri) => json!({
+            "redirect_uris": [uri],
+            "grant_types": ["authorization_code", "refresh_token"],
+            "response_types": ["code"],
+        }),
+        LoginFlow::Device => json!({
+            "redirect_uris": [],
+            "grant_types": [DEVICE_GRANT, "refresh_token"],
+            "response_types": [],
+        }),
     };
-    request["redirect_uris"] = redirect_uris;
-    request["grant_types"] = json!([grant_type, "refresh_token"]);
-    request["response_types"] = response_types;
+    request["client_name"] = CLIENT_NAME.into();
+    request["application_type"] = "native".into();
+    request["token_endpoint_auth_method"] = preferred_method(&issuer.auth_methods).into();
     let answer = fetcher.post_json(endpoint, &request).await?;
     let document = answer.json().unwrap_or_default();
     let member = |name: &str| document.get(name).and_then(serde_json::Value::as_str);

@@ -94,11 +94,12 @@ impl InBandLogins {
         else {
             return false;
         };
-        let can_be_asked = call.client.capabilities.missing_for(ELICIT, Some(&url_request("", "", server)));
+        let request = url_request("", "", server);
+        let missing_capability = call.client.capabilities.missing_for(ELICIT, Some(&request));
         let Some(Ok(entry)) = router.registry.get(server) else { return false };
         let spec = entry.spec();
         let may_log_in = call.caller == Caller::local() || spec.has_login_per_caller();
-        if can_be_asked.is_some() || !may_log_in {
+        if missing_capability.is_some() || !may_log_in {
             return false;
         }
         let JoinedLogin { mut progress, declined, asks_client } = self.join(router, spec, call);
@@ -122,6 +123,7 @@ impl InBandLogins {
     /// Returns the login that runs for the caller of a call, or starts one.
     fn join(&self, router: &CallRouter, spec: &ServerSpec, call: &Call) -> JoinedLogin {
         let key = LoginKey { server: spec.id.clone(), caller: call.caller.clone() };
+        let mut new_run = None;
         let mut pending = self.pending.lock().ignore_poison();
         let login = pending.entry(key).or_insert_with_key(|key| {
             let (sender, progress) = watch::channel(LoginProgress::Starting);
@@ -135,14 +137,20 @@ impl InBandLogins {
                 progress: sender,
                 pending: self.pending.clone(),
             };
-            router.services.tasks.spawn_boxed(run.run(spec.clone(), declined.clone()));
+            new_run = Some(run.run(spec.clone(), declined.clone()));
             SharedLogin { progress, asked: Vec::new(), declined }
         });
         let asks_client = !login.asked.contains(&call.client.key);
         if asks_client {
             login.asked.push(call.client.key);
         }
-        JoinedLogin { progress: login.progress.clone(), declined: login.declined.clone(), asks_client }
+        let joined =
+            JoinedLogin { progress: login.progress.clone(), declined: login.declined.clone(), asks_client };
+        drop(pending); // a run that ends takes the lock
+        if let Some(run) = new_run {
+            router.services.tasks.spawn_boxed(run);
+        }
+        joined
     }
 }
 
@@ -163,12 +171,17 @@ struct LoginRun {
     pending: Arc<Mutex<HashMap<LoginKey, SharedLogin>>>,
 }
 
+/// Lets later calls start another login, also if the starter panics.
+impl Drop for LoginRun {
+    fn drop(&mut self) {
+        self.pending.lock().ignore_poison().remove(&self.key);
+    }
+}
+
 impl LoginRun {
     async fn run(self, spec: ServerSpec, declined: CancellationToken) {
         let ended = declined.run_until_cancelled(timeout(LOGIN_TIMEOUT, self.log_in(spec))).await;
         let is_successful = matches!(ended, Some(Ok(true)));
-        // Later calls start another login.
-        self.pending.lock().ignore_poison().remove(&self.key);
         let end = if is_successful { LoginProgress::Succeeded } else { LoginProgress::Failed };
         self.progress.send_replace(end);
     }

@@ -261,6 +261,10 @@ async fn metadata_that_cannot_be_trusted_is_refused() {
         let error = Machine::new().start_login(&server.url()).await.unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     }
+    server.issued.lock().unwrap().metadata = json!({});
+    server.issued.lock().unwrap().resource_path = "/other";
+    let error = Machine::new().start_login(&server.url()).await.unwrap_err().to_string();
+    assert!(error.contains("that of another resource"), "{error}");
     let issued = server.issued.lock().unwrap();
     assert_eq!((issued.codes, issued.token_requests), (0, 0), "nothing was asked for");
 }

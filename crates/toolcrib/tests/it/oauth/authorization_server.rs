@@ -37,6 +37,8 @@ pub(super) struct Issued {
     pub(super) delay: Duration,
     /// Seconds that new tokens are valid.
     pub(super) lifetime: Option<u64>,
+    /// The path of the resource in its metadata.
+    pub(super) resource_path: &'static str,
     /// The authorization server that the resource metadata names, if it is not this one.
     pub(super) authorization_server: String,
     /// Members that replace those of the metadata.
@@ -74,7 +76,8 @@ impl AuthorizationServer {
     pub(super) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let origin = format!("http://{}", listener.local_addr().unwrap());
-        let issued = Arc::new(Mutex::new(Issued { metadata: json!({}), ..Issued::default() }));
+        let issued =
+            Arc::new(Mutex::new(Issued { metadata: json!({}), resource_path: "/mcp", ..Issued::default() }));
         let mut serving = JoinSet::new();
         serving.spawn(accept(listener, origin.clone(), issued.clone()));
         Self { origin, issued, _serving: serving }
@@ -119,7 +122,8 @@ async fn serve(request: Request<Incoming>, origin: &str, issued: &Mutex<Issued>)
         "/.well-known/oauth-protected-resource/mcp" => {
             let other = issued.lock().unwrap().authorization_server.clone();
             let issuer = if other.is_empty() { origin.to_owned() } else { other };
-            reply(200, &json!({"resource": format!("{origin}/mcp"), "authorization_servers": [issuer]}))
+            let path = issued.lock().unwrap().resource_path;
+            reply(200, &json!({"resource": format!("{origin}{path}"), "authorization_servers": [issuer]}))
         }
         "/.well-known/oauth-authorization-server" => reply(200, &metadata(origin, issued)),
         "/register" => {
