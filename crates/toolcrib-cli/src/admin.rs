@@ -117,7 +117,7 @@ impl Admin {
             ["api", "v1", "servers", server] if get => self.server(server).await,
             ["api", "v1", "servers", server, "logs"] if get => self.logs(server, query).await,
             ["api", "v1", "servers", server, action @ ("start" | "restart" | "stop")] if post => {
-                self.run_action(server, action).await
+                self.run_action(server, action, query).await
             }
             segments => self.route_others(&request, segments).await,
         }
@@ -274,7 +274,7 @@ impl Admin {
         }
     }
 
-    async fn run_action(&self, name: &str, action: &str) -> AdminReply {
+    async fn run_action(&self, name: &str, action: &str, query: Option<&str>) -> AdminReply {
         let server = match self.parse_server(name) {
             Ok(server) => server,
             Err(error) => return failure_reply(&error),
@@ -283,7 +283,10 @@ impl Admin {
             "start" => self.crib().start(&server).await,
             "restart" => {
                 self.gateway.history().expect_restart(&server);
-                self.crib().restart(&server).await
+                match query_value(query, "caller") {
+                    Some(caller) => self.crib().reconnect(&server, &Caller::new(&caller)).await,
+                    None => self.crib().restart(&server).await,
+                }
             }
             _ => self.crib().stop(&server).await,
         };

@@ -417,6 +417,8 @@ pub(crate) enum Command {
     ///   toolcrib login --all
     ///   toolcrib login --status
     ///   toolcrib login linear --no-browser      print the URL only, such as over ssh
+    ///   toolcrib login linear --device          enter a code in a browser on another machine
+    ///   toolcrib login linear --as alice        the login of one caller of the gateway
     ///
     /// One login serves every agent on this machine and survives restarts: the tokens are stored like
     /// other secrets, and renewed before they expire.

@@ -6,6 +6,7 @@ mod idle_exit;
 mod listener;
 mod lock;
 mod log_files;
+mod login_starter;
 mod other_gateway;
 mod peer_check;
 mod settings;
@@ -55,6 +56,7 @@ use self::listener::{GatewayListeners, Listener};
 pub(crate) use self::lock::{CANNOT_LOCK, StartLock};
 use self::log_files::LogFiles;
 pub(crate) use self::log_files::read_log;
+use self::login_starter::LoopbackLogins;
 pub(crate) use self::other_gateway::{OtherGateway, STOP_GRACE};
 use self::peer_check::PeerCheck;
 use self::settings::{GatewaySettings, SettingsTarget, library_settings, records_arguments};
@@ -113,6 +115,8 @@ impl Gateway {
         let history = Arc::new(CallHistory::new(paths.history_dir(), &settings.history, arguments));
         let builder = with_signing_key(builder(paths, settings.settings, &secrets), paths)
             .listing_wait(settings.limits.listing_wait);
+        let is_exposed = listeners.address.as_ref().is_some_and(ListenAddr::is_exposed);
+        let builder = builder.login_starter(LoopbackLogins { is_exposed });
         let crib = build_crib(builder.log(logs.sink()).observer(audit.clone()).observer(history.clone()))?;
         let callers = Arc::new(ActiveCallers::new(settings.callers));
         let login_audit = audit.clone();
@@ -122,7 +126,7 @@ impl Gateway {
             secrets,
             audit,
             history,
-            is_exposed: listeners.address.as_ref().is_some_and(ListenAddr::is_exposed),
+            is_exposed,
             peer_check: listeners.peer_check.clone(),
             tls: listeners.tls.clone(),
         };

@@ -33,6 +33,7 @@ mod progress_line;
 mod project;
 mod prompt;
 mod protection;
+mod redirect_listener;
 mod report;
 mod secrets;
 mod sources;

@@ -104,6 +104,7 @@ const CRATES: &[Crate] = &[
             "history",
             "client",
             "progress",
+            "redirect_listener",
             "gateway",
             "admin",
             "commands",
