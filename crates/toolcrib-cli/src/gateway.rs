@@ -164,6 +164,13 @@ impl Gateway {
         self.listeners.public.as_ref().unwrap_or(&self.listeners.socket).address(self.listeners.tls.is_some())
     }
 
+    /// Returns whether other machines can reach it without TLS and without a proxy that publishes it over TLS.
+    pub(crate) fn is_exposed_without_tls(&self, config: &Config) -> bool {
+        let is_published = config.listen.public_url.as_ref().is_some_and(|url| url.starts_with("https://"));
+        let is_exposed = self.listeners.address.as_ref().is_some_and(ListenAddr::is_exposed);
+        is_exposed && self.listeners.tls.is_none() && !is_published
+    }
+
     /// Returns the TCP port, if it listens on one.
     pub(crate) fn port(&self) -> Option<u16> {
         self.listeners.public.as_ref().and_then(Listener::port)

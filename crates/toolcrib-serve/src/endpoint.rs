@@ -69,7 +69,12 @@ async fn find_scope(
             return Err(not_found(format!("no profile is called `{name}`")));
         }
         if !is_bound && !access.has_scope(&profile_scope(name)) {
-            return Err(Box::new(insufficient_scope(&conn.resource(target, headers))));
+            // Without issuers, a reload has just removed that of the token.
+            let refusal = match conn.gateway.callers.issued() {
+                Some(issued) => insufficient_scope(&issued, &conn.resource(target, headers)),
+                None => response::unauthenticated(),
+            };
+            return Err(Box::new(refusal));
         }
         return Ok(EndpointScope::all(Arc::new(access.with_profile(name))));
     }

@@ -336,13 +336,11 @@ impl ConnectionContext {
         if self.peer.entrypoint == Entrypoint::OtherUser && self.gateway.callers.is_empty() {
             return response::other_user();
         }
-        if self.gateway.callers.issued().is_none() {
-            return response::unauthenticated();
-        }
+        let Some(issued) = self.gateway.callers.issued() else { return response::unauthenticated() };
         if let LoginError::Refused(reason) = error {
             tracing::debug!("refused a token: {reason}");
         }
-        error.response(&self.resource(target, headers))
+        error.response(&issued, &self.resource(target, headers))
     }
 
     /// Returns the memory that a request or session of a caller counts against.

@@ -5,6 +5,7 @@ use hyper::{Response, StatusCode};
 use toolcrib::identity::TokenError;
 
 use crate::body::ResponseBody;
+use crate::callers::IssuedCallers;
 use crate::resource::{ChallengeError, ResourceUrl};
 use crate::response::error_response;
 
@@ -21,7 +22,7 @@ pub(crate) enum LoginError {
 
 impl LoginError {
     /// Returns the response, which tells a client where it can get a token.
-    pub(crate) fn response(&self, resource: &ResourceUrl) -> Response<ResponseBody> {
+    pub(crate) fn response(&self, issued: &IssuedCallers, resource: &ResourceUrl) -> Response<ResponseBody> {
         let message = match self {
             Self::Missing => "log in with the authorization server that the resource metadata names, \
                               or send `Authorization: Bearer TOKEN`"
@@ -31,36 +32,33 @@ impl LoginError {
         };
         let error = ChallengeError { code: "invalid_token", description: &message };
         match self {
-            Self::Refused(TokenError::KeysUnavailable(_)) => {
+            Self::Refused(TokenError::KeysUnavailable(_) | TokenError::TooManyLogins) => {
                 let mut response = error_response(StatusCode::SERVICE_UNAVAILABLE, &message);
                 response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("5"));
                 response
             }
             // Another token of the same caller would not help.
             Self::Refused(TokenError::NotInGroups) => error_response(StatusCode::FORBIDDEN, &message),
-            Self::Missing => with_challenge(StatusCode::UNAUTHORIZED, &message, resource, None),
-            Self::UnknownToken | Self::Refused(_) => {
-                with_challenge(StatusCode::UNAUTHORIZED, &message, resource, Some(error))
+            Self::Missing | Self::UnknownToken | Self::Refused(_) => {
+                let error = Some(error).filter(|_| *self != Self::Missing);
+                let challenge = resource.challenge(&issued.requested_scopes(resource), error);
+                with_challenge(StatusCode::UNAUTHORIZED, &message, challenge)
             }
         }
     }
 }
 
 /// Returns the response to a request whose token lacks the scope of its endpoint.
-pub(crate) fn insufficient_scope(resource: &ResourceUrl) -> Response<ResponseBody> {
+pub(crate) fn insufficient_scope(issued: &IssuedCallers, resource: &ResourceUrl) -> Response<ResponseBody> {
     let scope = resource.required_scope().unwrap_or_default();
     let message = format!("the token lacks the scope `{scope}`");
     let error = ChallengeError { code: "insufficient_scope", description: &message };
-    with_challenge(StatusCode::FORBIDDEN, &message, resource, Some(error))
+    let challenge = resource.challenge(&issued.requested_scopes(resource), Some(error));
+    with_challenge(StatusCode::FORBIDDEN, &message, challenge)
 }
 
-fn with_challenge(
-    status: StatusCode,
-    message: &str,
-    resource: &ResourceUrl,
-    error: Option<ChallengeError<'_>>,
-) -> Response<ResponseBody> {
+fn with_challenge(status: StatusCode, message: &str, challenge: HeaderValue) -> Response<ResponseBody> {
     let mut response = error_response(status, message);
-    response.headers_mut().insert(WWW_AUTHENTICATE, resource.challenge(error));
+    response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
     response
 }

@@ -100,15 +100,15 @@ impl ResourceUrl {
     }
 
     /// Returns the metadata document.
-    pub(crate) fn metadata<'a>(&self, issuers: impl Iterator<Item = &'a str>) -> String {
+    pub(crate) fn metadata<'a>(&self, issuers: impl Iterator<Item = &'a str>, scopes: &[String]) -> String {
         let mut document = json!({
             "resource": format!("{}{}", self.base, self.path),
             "authorization_servers": issuers.collect::<Vec<_>>(),
             "bearer_methods_supported": ["header"],
             "resource_name": "toolcrib",
         });
-        if let Some(scope) = self.required_scope() {
-            document["scopes_supported"] = json!([scope]);
+        if !scopes.is_empty() {
+            document["scopes_supported"] = json!(scopes);
         }
         document.to_string()
     }
@@ -119,13 +119,13 @@ impl ResourceUrl {
     }
 
     /// Returns the value of `WWW-Authenticate`. An error is named only if the request had a token.
-    pub(crate) fn challenge(&self, error: Option<ChallengeError<'_>>) -> HeaderValue {
+    pub(crate) fn challenge(&self, scopes: &[String], error: Option<ChallengeError<'_>>) -> HeaderValue {
         // The well-known path comes directly after the host.
         let (origin, prefix) = self.split_base();
         let path = &self.path;
         let mut challenge = format!("Bearer resource_metadata=\"{origin}{METADATA_PATH}{prefix}{path}\"");
-        if let Some(scope) = self.required_scope() {
-            challenge.push_str(&format!(", scope=\"{scope}\""));
+        if !scopes.is_empty() {
+            challenge.push_str(&format!(", scope=\"{}\"", scopes.join(" ")));
         }
         if let Some(ChallengeError { code, description }) = error {
             challenge
@@ -206,15 +206,15 @@ mod tests {
     #[test]
     fn challenge_names_metadata_scope_and_error() {
         assert_eq!(
-            resource("/mcp").challenge(None),
+            resource("/mcp").challenge(&[], None),
             r#"Bearer resource_metadata="https://tools.example/.well-known/oauth-protected-resource/mcp""#
         );
         let published =
             ResourceUrl { base: "https://tools.example/a".to_owned(), path: "/mcp/p/work".to_owned() };
         let error = ChallengeError { code: "invalid_token", description: "a \"b\"\n" };
         assert_eq!(
-            published.challenge(Some(error)),
-            r#"Bearer resource_metadata="https://tools.example/.well-known/oauth-protected-resource/a/mcp/p/work", scope="profile:work", error="invalid_token", error_description="a 'b'?""#
+            published.challenge(&["profile:work".to_owned(), "openid".to_owned()], Some(error)),
+            r#"Bearer resource_metadata="https://tools.example/.well-known/oauth-protected-resource/a/mcp/p/work", scope="profile:work openid", error="invalid_token", error_description="a 'b'?""#
         );
     }
 }

@@ -180,7 +180,10 @@ fn resource_metadata(
     }
     let root = conn.root_resource(request.uri(), request.headers());
     match root.find_endpoint(path) {
-        Some(resource) => json_response(StatusCode::OK, resource.metadata(issued.issuer_urls())),
+        Some(resource) => {
+            let scopes = issued.requested_scopes(&resource);
+            json_response(StatusCode::OK, resource.metadata(issued.issuer_urls(), &scopes))
+        }
         None => error_response(StatusCode::NOT_FOUND, "there is no endpoint with this path"),
     }
 }

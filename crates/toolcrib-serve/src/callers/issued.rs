@@ -125,8 +125,8 @@ struct SeenToken {
     /// The whole token; erased from memory when it is forgotten.
     token: Secret,
     expires: SystemTime,
-    /// The servers that it is for; empty if the config names the audience.
-    audiences: Vec<String>,
+    /// The servers that it is for; absent if the config names the audience, which was checked.
+    audiences: Option<Vec<String>>,
     access: Arc<AuthenticatedCaller>,
     login: LoginKey,
 }
@@ -190,6 +190,18 @@ impl IssuedCallers {
         std::mem::replace(&mut *self.lock(), IssuedState { is_replaced: true, ..IssuedState::default() })
     }
 
+    /// Returns the scopes that clients of an endpoint should ask for.
+    pub(crate) fn requested_scopes(&self, resource: &ResourceUrl) -> Vec<String> {
+        let mut scopes: Vec<String> = Vec::new();
+        let of_issuers = self.spec.issuers.iter().flat_map(|issuer| issuer.scopes.iter().cloned());
+        for scope in resource.required_scope().into_iter().chain(of_issuers) {
+            if !scopes.contains(&scope) {
+                scopes.push(scope);
+            }
+        }
+        scopes
+    }
+
     /// Returns the URLs of the issuers.
     pub(crate) fn issuer_urls(&self) -> impl Iterator<Item = &str> {
         self.spec.issuers.iter().map(|issuer| issuer.issuer.as_str())
@@ -210,7 +222,7 @@ impl IssuedCallers {
         if seen.access.caller.is_revoked() {
             return None;
         }
-        let is_for_resource = seen.audiences.is_empty() || resource().is_named_by(&seen.audiences);
+        let is_for_resource = seen.audiences.as_ref().is_none_or(|names| resource().is_named_by(names));
         Some(if is_for_resource { Ok(seen.access.clone()) } else { Err(TokenError::Audience) })
     }
 
@@ -224,7 +236,7 @@ impl IssuedCallers {
             Ok(verified) => verified,
             Err(error) => return Some(Err(error)),
         };
-        if !verified.audiences.is_empty() && !resource.is_named_by(&verified.audiences) {
+        if verified.audiences.as_ref().is_some_and(|names| !resource.is_named_by(names)) {
             return Some(Err(TokenError::Audience));
         }
         match self.spec.rights(&verified.issuer, &verified.subject, &verified.groups) {
@@ -246,8 +258,7 @@ impl IssuedCallers {
         }
         let login = LoginKey { rights, client: verified.client.clone() };
         let Some(access) = state.log_in(&login, &verified) else {
-            let reason = format!("{MAX_LOGINS} callers are logged in");
-            return Some(Err(TokenError::KeysUnavailable(reason)));
+            return Some(Err(TokenError::TooManyLogins));
         };
         let access = Arc::new(AuthenticatedCaller { scopes: Some(verified.scopes.into()), ..access });
         state.insert_token(

@@ -131,6 +131,10 @@ async fn client_finds_the_issuer_and_the_scope_by_itself() {
         assert_eq!(status(&other_resource), "401", "verified now, and known");
         assert!(challenge(&other_resource).ends_with("\"the token was issued for another resource\""));
     }
+    for aud in [json!([]), json!([1]), json!({}), json!("")] {
+        let for_no_one = issuer.token(60, &json!({ "aud": aud }));
+        assert_eq!(status(&initialize(&gateway, "/mcp", &for_no_one).await), "401", "{aud}");
+    }
     let expired = initialize(&gateway, "/mcp", &issuer.token(0, &json!({}))).await;
     assert!(
         challenge(&expired).contains("error=\"invalid_token\", error_description=\"the token has expired\"")

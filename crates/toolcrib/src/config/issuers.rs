@@ -35,6 +35,8 @@ pub struct IssuerSpec {
     pub caller_claim: String,
     /// Claim with the groups of the caller.
     pub groups_claim: String,
+    /// Scopes that clients are told to ask for besides that of a profile. Tokens need not have them.
+    pub scopes: Vec<String>,
     /// Groups of which a caller must be in one; if empty, every caller is accepted.
     pub groups: Vec<String>,
     /// Place where it is declared.
@@ -153,6 +155,7 @@ fn read_issuer(
         algorithms: read_algorithms(&mut reader),
         caller_claim: read_text(&mut reader, "caller-claim").unwrap_or_else(|| CALLER_CLAIM.to_owned()),
         groups_claim: read_text(&mut reader, "groups-claim").unwrap_or_else(|| GROUPS_CLAIM.to_owned()),
+        scopes: read_scopes(&mut reader),
         groups: groups::read_names(&mut reader, sections),
         origin: reader.source().origin(entry.offset),
     };
@@ -171,6 +174,19 @@ fn read_text(reader: &mut TableReader<'_>, key: &'static str) -> Option<String> 
         );
     }
     Some(text.to_owned())
+}
+
+fn read_scopes(reader: &mut TableReader<'_>) -> Vec<String> {
+    let mut scopes = Vec::new();
+    for (node, scope) in reader.strings("scopes").unwrap_or_default() {
+        // The characters of RFC 6749.
+        let is_valid = |byte: u8| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\';
+        if scope.is_empty() || !scope.bytes().all(is_valid) {
+            reader.error(node.span.start, format!("`{scope}` is not a scope"), "write one scope per text");
+        }
+        scopes.push(scope.to_owned());
+    }
+    scopes
 }
 
 /// Checks a URL of an issuer: only https shows who answers.

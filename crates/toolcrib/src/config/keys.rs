@@ -416,6 +416,7 @@ const ISSUER: &[ConfigKey] = &[
     ),
     key("caller-claim", Text, "sub", "Claim with the name of the caller; `a.b` is member `b` of claim `a`"),
     key("groups-claim", Text, "groups", "Claim with the groups of the caller"),
+    key("scopes", TextList, "[]", "Scopes that clients are told to ask for; tokens need not have them"),
     key(
         "groups",
         TextList,

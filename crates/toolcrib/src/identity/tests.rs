@@ -132,13 +132,13 @@ fn valid_token_says_who_the_caller_is() {
     assert_eq!(verified.client.as_deref(), Some("cli"));
     assert_eq!(verified.groups, ["dev", "ops"]);
     assert_eq!(verified.scopes, ["openid", "profile:work"]);
-    assert_eq!(verified.audiences, [RESOURCE, "other"]);
+    assert_eq!(verified.audiences.as_deref(), Some(&[RESOURCE.to_owned(), "other".to_owned()][..]));
     assert_eq!(verified.expires, now() + Duration::from_secs(300));
     let configured = issuer("audience = 'other'\ncaller-claim = 'client_id'\ngroups-claim = 'realm.roles'");
     let nested = claims_with("realm", json!({"roles": ["admins"]}));
     let verified = verify(&signer.sign(&header, &nested), &configured, &keys).unwrap();
     assert_eq!((verified.subject.as_str(), verified.groups), ("cli", vec!["admins".to_owned()]));
-    assert_eq!(verified.audiences, [""; 0], "it was checked");
+    assert_eq!(verified.audiences, None, "it was checked");
     // A token that names no key, and a set with one possible key.
     let unnamed = signer.sign(r#"{"alg":"ES256"}"#, &claims().to_string());
     assert!(verify(&unnamed, &configured, &keys).is_ok());

@@ -50,6 +50,8 @@ pub enum TokenError {
     BoundToKey,
     /// The caller is in none of the groups that are accepted.
     NotInGroups,
+    /// More callers are logged in than are supported.
+    TooManyLogins,
 }
 
 impl fmt::Display for TokenError {
@@ -69,6 +71,7 @@ impl fmt::Display for TokenError {
             Self::InvalidClaim(name) => write!(f, "the claim `{name}` of the token is missing or invalid"),
             Self::BoundToKey => f.write_str("the token is bound to a key (`cnf`), which is not supported"),
             Self::NotInGroups => f.write_str("the caller is in none of the accepted groups"),
+            Self::TooManyLogins => f.write_str("too many callers are logged in"),
         }
     }
 }
@@ -89,8 +92,9 @@ pub struct VerifiedToken {
     pub groups: Vec<String>,
     /// The scopes of the token.
     pub scopes: Vec<String>,
-    /// The servers that the token is for. Empty if the config names the audience, which was checked.
-    pub audiences: Vec<String>,
+    /// The servers that the token is for, to be compared with this one. Absent if the config names the audience, which was
+    /// checked.
+    pub audiences: Option<Vec<String>>,
     /// Time at which it expires.
     pub expires: SystemTime,
 }
@@ -178,7 +182,7 @@ impl<'a> UnverifiedToken<'a> {
             client: client.map(std::borrow::Cow::into_owned),
             groups: self.claim(&issuer.groups_claim).map(|value| words(&value)).unwrap_or_default(),
             scopes: scopes.flat_map(|value| words(&value)).collect(),
-            audiences: if issuer.audience.is_some() { Vec::new() } else { self.audiences()? },
+            audiences: if issuer.audience.is_some() { None } else { Some(self.audiences()?) },
             expires: self.expires()?,
         })
     }

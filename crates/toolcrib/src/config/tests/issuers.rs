@@ -8,7 +8,7 @@ fn issuers_and_groups_are_read() {
     let config = toml(
         "[issuers.corp]\nissuer = 'https://login.example/'\n\
          [issuers.ci]\nissuer = 'http://localhost:9/x'\naudience = 'tools'\njwks = 'keys.json'\nalgorithms = ['ES256']\n\
-         caller-claim = 'email'\ngroups-claim = 'roles'\ngroups = ['dev']\n\
+         caller-claim = 'email'\ngroups-claim = 'roles'\nscopes = ['openid']\ngroups = ['dev']\n\
          [groups.dev]\nallow = ['git.*']\nadmin = true\nquota = { calls = 9, per = '1h' }\nin-flight = 2\nexpose = 'search'\n\
          [groups.'Team A']\n[profiles.work]\ngroups = ['dev']\n\
          [callers.bot]\ntoken = 'x'\ngroups = ['Team A']\n\
@@ -26,7 +26,7 @@ fn issuers_and_groups_are_read() {
         (Some("tools"), &[SignatureAlgorithm::Es256][..])
     );
     assert_eq!((ci.caller_claim.as_str(), ci.groups_claim.as_str()), ("email", "roles"));
-    assert_eq!(ci.groups, ["dev"]);
+    assert_eq!((&ci.groups[..], &ci.scopes[..]), (&["dev".to_owned()][..], &["openid".to_owned()][..]));
     assert_eq!(config.policy.groups.keys().collect::<Vec<_>>(), ["Team A", "dev"]);
     assert_eq!(config.policy.profiles["work"].groups, ["dev"]);
     assert_eq!(config.callers[0].groups, ["Team A"]);
