@@ -11,7 +11,6 @@ use hyper::{HeaderMap, Response, Uri};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use toolcrib::Caller;
 use toolcrib::config::{AddressRange, GatewayLimits};
 use toolcrib::protocol::era::client::RequestMetaReader;
 use toolcrib::util::tasks::SpawnBoxed as _;
