@@ -6,6 +6,7 @@ mod idle_exit;
 mod listener;
 mod lock;
 mod log_files;
+mod login_starter;
 mod other_gateway;
 mod peer_check;
 mod settings;
@@ -41,6 +42,7 @@ use crate::client;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::hints::hint_text;
+use crate::history::CallHistory;
 use crate::listen::{self, ListenAddr};
 use crate::paths::Paths;
 use crate::secrets::SecretLocator;
@@ -54,9 +56,10 @@ use self::listener::{GatewayListeners, Listener};
 pub(crate) use self::lock::{CANNOT_LOCK, StartLock};
 use self::log_files::LogFiles;
 pub(crate) use self::log_files::read_log;
+use self::login_starter::LoopbackLogins;
 pub(crate) use self::other_gateway::{OtherGateway, STOP_GRACE};
 use self::peer_check::PeerCheck;
-use self::settings::{GatewaySettings, SettingsTarget, library_settings};
+use self::settings::{GatewaySettings, SettingsTarget, library_settings, records_arguments};
 pub(crate) use self::signals::{SignalRequest, Signals};
 pub(crate) use self::tls::find_tls_problem;
 
@@ -108,9 +111,13 @@ impl Gateway {
         let tasks = TaskTracker::new();
         let logs = LogFiles::new(paths.log_dir(), &tasks);
         let audit = Arc::new(Audit::new(settings.audit.as_ref())?);
+        let arguments = records_arguments(settings.audit.as_ref());
+        let history = Arc::new(CallHistory::new(paths.history_dir(), &settings.history, arguments));
         let builder = with_signing_key(builder(paths, settings.settings, &secrets), paths)
             .listing_wait(settings.limits.listing_wait);
-        let crib = build_crib(builder.log(logs.sink()).observer(audit.clone()))?;
+        let is_exposed = listeners.address.as_ref().is_some_and(ListenAddr::is_exposed);
+        let builder = builder.login_starter(LoopbackLogins { is_exposed });
+        let crib = build_crib(builder.log(logs.sink()).observer(audit.clone()).observer(history.clone()))?;
         let callers = Arc::new(ActiveCallers::new(settings.callers));
         let login_audit = audit.clone();
         let target = SettingsTarget {
@@ -118,7 +125,8 @@ impl Gateway {
             callers: callers.clone(),
             secrets,
             audit,
-            is_exposed: listeners.address.as_ref().is_some_and(ListenAddr::is_exposed),
+            history,
+            is_exposed,
             peer_check: listeners.peer_check.clone(),
             tls: listeners.tls.clone(),
         };
@@ -136,10 +144,12 @@ impl Gateway {
             .with_trusted_proxies(settings.listen.trusted_proxies)
             .with_max_unauthenticated(max_public_connections() / 2)
             .with_failed_logins(move |failed| record_failed_logins(&login_audit, failed));
+        let http = Arc::new(http);
+        handle.set_http(&http);
         Ok(Self {
             crib,
             handle,
-            http: Arc::new(http),
+            http,
             listeners,
             connections: ConnectionCount::new(),
             drain_timeout: settings.limits.drain,

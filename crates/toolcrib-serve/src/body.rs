@@ -165,6 +165,13 @@ impl MessageSource for CallStream {
     }
 }
 
+/// A stream of encoded events.
+impl MessageSource for mpsc::Receiver<Vec<u8>> {
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Vec<u8>>> {
+        self.poll_recv(context)
+    }
+}
+
 impl hyper::body::Body for ResponseBody {
     type Data = Bytes;
     type Error = Infallible;

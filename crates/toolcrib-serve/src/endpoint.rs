@@ -9,7 +9,7 @@ mod stateless;
 use std::sync::Arc;
 
 use hyper::body::Incoming;
-use hyper::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, EXPECT, HeaderValue, RETRY_AFTER};
+use hyper::header::{ALLOW, CONNECTION, EXPECT, HeaderValue, RETRY_AFTER};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use toolcrib::protocol::era::client::{self, DeclaredEra, INITIALIZE};
 use toolcrib::protocol::json::object::Object;
@@ -28,7 +28,7 @@ use crate::gateway::ConnectionContext;
 use crate::login_error::insufficient_scope;
 use crate::request_body::{self, BodyLimits, RequestBodyError};
 use crate::resource::profile_scope;
-use crate::response::{self, json_response};
+use crate::response::{self, event_response, json_response};
 use crate::service::{CatalogScope, EndpointScope};
 
 /// Size from which a response counts towards the memory of clients until they have read it.
@@ -283,16 +283,6 @@ fn unsupported_revision(id: Option<&RequestId>, date: &str) -> Response<Response
         StatusCode::BAD_REQUEST,
         encode_error_response(id, &client::unsupported_version_error(date)),
     )
-}
-
-/// Returns an event stream response.
-fn event_response(body: ResponseBody) -> Response<ResponseBody> {
-    let mut response = Response::new(body);
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-    response
 }
 
 fn method_not_allowed() -> Response<ResponseBody> {

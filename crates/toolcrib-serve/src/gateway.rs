@@ -11,10 +11,10 @@ use hyper::{HeaderMap, Response, Uri};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use toolcrib::Caller;
 use toolcrib::config::{AddressRange, GatewayLimits};
 use toolcrib::protocol::era::client::RequestMetaReader;
 use toolcrib::util::tasks::SpawnBoxed as _;
+use toolcrib::{Caller, ServerId};
 
 use crate::address_limit::AddressLimit;
 use crate::admin_routes::{AdminRoutes, NoAdminRoutes};
@@ -28,7 +28,8 @@ use crate::login_error::LoginError;
 use crate::origin_check::{HostAllowList, request_authority};
 use crate::resource::{PublicAddress, ResourceUrl, endpoint_path};
 use crate::response;
-use crate::service::{ClientHandle, McpService};
+use crate::service::connected_clients::{ClientKind, ConnectedClient, ShownTools};
+use crate::service::{CatalogScope, ClientHandle, EndpointScope, McpService};
 use crate::session::Sessions;
 
 /// Handshakes at the same time. If there are more, the oldest is ended.
@@ -163,6 +164,27 @@ impl HttpGateway {
                 gateway.failed_logins.report_rest(Instant::now());
             }
         });
+    }
+
+    /// Returns the sessions, and the stateless clients that were seen recently.
+    pub fn clients(&self) -> Vec<ConnectedClient> {
+        let sessions = self.sessions.all();
+        let sessions = sessions
+            .iter()
+            .map(|session| ConnectedClient::from_session(ClientKind::Session, &session.client));
+        sessions.chain(self.service.other_clients()).collect()
+    }
+
+    /// Returns the tools that a client with this name is listed, by server; at the endpoint of one server, if there is one.
+    pub fn shown_tools(
+        &self,
+        caller: &Caller,
+        client: Option<Arc<str>>,
+        server: Option<&ServerId>,
+    ) -> Vec<ShownTools> {
+        let view = server.map_or(CatalogScope::All, |server| CatalogScope::One(server.clone()));
+        let scope = EndpointScope { view, client_name: client, ..EndpointScope::trusted(caller.clone()) };
+        self.service.shown_tools(&scope)
     }
 
     /// Waits until clients have released most of a large amount of memory that they used for a while. An allocator may

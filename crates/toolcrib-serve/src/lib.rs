@@ -107,7 +107,9 @@ mod stdio;
 mod tests;
 
 pub use crate::address_limit::{AddressLimit, AddressPermit};
-pub use crate::admin_routes::{AdminReply, AdminReplyFuture, AdminRequest, AdminRoutes, NoAdminRoutes};
+pub use crate::admin_routes::{
+    AdminEvents, AdminReply, AdminReplyFuture, AdminRequest, AdminRoutes, NoAdminRoutes,
+};
 #[doc(hidden)]
 pub use crate::batch::{is_batch, join_responses};
 pub use crate::callers::{ActiveCallers, AuthenticatedCaller, Callers, PendingRevocations};
@@ -121,6 +123,7 @@ pub use crate::query::query_value;
 #[doc(hidden)]
 pub use crate::routes::PROJECT_HEADER;
 pub use crate::service::McpService;
+pub use crate::service::connected_clients::{ClientKind, ConnectedClient, ShownTools};
 #[doc(hidden)]
 pub use crate::service::listen::final_response as listen_final_response;
 pub use crate::stdio::{PipeIdentity, serve_pipe};

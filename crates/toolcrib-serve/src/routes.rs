@@ -20,7 +20,7 @@ use crate::login::FAILED_LOGIN_DELAY;
 use crate::login_error::LoginError;
 use crate::query::query_value;
 use crate::resource::METADATA_PATH;
-use crate::response::{self, error_response, json_response, respond};
+use crate::response::{self, error_response, event_response, json_response, respond};
 use crate::stdio::{PipeIdentity, serve_pipe};
 
 /// Header with the percent-encoded project folder of a pipe client.
@@ -106,7 +106,7 @@ async fn route_request(
         Err(error) => return respond_unauthenticated(conn, &request, &error).await,
     };
     let caller = &access.caller;
-    if !access.admin && !is_health(path) {
+    if !access.admin && !is_health(path) && !is_own_data(&request) {
         let caller = caller.as_str();
         let message = format!("caller `{caller}` is not an admin; set `callers.{caller}.admin = true`");
         return error_response(StatusCode::FORBIDDEN, &message);
@@ -116,7 +116,12 @@ async fn route_request(
         return upgrade_to_pipe(conn, request);
     }
     let can_approve = is_own_socket || *caller != Caller::local();
-    let request = AdminRequest { can_approve, ..admin_request(caller, &request) };
+    let request = AdminRequest { can_approve, is_admin: access.admin, ..admin_request(caller, &request) };
+    match gateway.admin.open_events(&request) {
+        Some(Ok(events)) => return event_response(ResponseBody::events(events)),
+        Some(Err(reply)) => return json_response(reply.status, reply.body.to_string()),
+        None => {}
+    }
     let reply = gateway.admin.respond(request).await;
     json_response(reply.status, reply.body.to_string())
 }
@@ -125,10 +130,21 @@ fn admin_request<'a>(caller: &'a Caller, request: &'a Request<Incoming>) -> Admi
     AdminRequest {
         caller,
         can_approve: false,
+        is_admin: false,
         method: request.method(),
         path: request.uri().path(),
         query: request.uri().query(),
+        last_event_id: request.headers().get("last-event-id").and_then(|id| id.to_str().ok()),
     }
+}
+
+/// Returns whether every caller may make the request, because the response has only what is about the caller.
+fn is_own_data(request: &Request<Incoming>) -> bool {
+    let path = request.uri().path();
+    let is_one_call = || path.strip_prefix("/api/v1/calls/").is_some_and(|id| !id.contains('/'));
+    request.method() == Method::GET
+        && (matches!(path, "/api/v1/calls" | "/api/v1/clients" | "/api/v1/events" | "/api/v1/stats")
+            || is_one_call())
 }
 
 fn is_health(path: &str) -> bool {

@@ -10,6 +10,8 @@ mod guard;
 mod handlers;
 mod lease;
 mod lists;
+#[cfg(feature = "http")]
+mod logins;
 mod remembered;
 mod requests;
 mod search;
@@ -229,12 +231,6 @@ impl Crib {
         self.router().registry.all().iter().map(|entry| self.entry_status(entry)).collect()
     }
 
-    /// Returns what is known of the login to a remote server, if there is one. Reads a file.
-    #[cfg(feature = "http")]
-    pub fn login(&self, server: &ServerId) -> Option<crate::oauth::LoginSummary> {
-        self.router().services.logins.as_ref()?.summary(server)
-    }
-
     /// Returns the status of one server, also of a disabled one.
     pub fn server_status(&self, server: &ServerId) -> Option<ServerStatus> {
         self.router().registry.find(server).map(|entry| self.entry_status(&entry))
@@ -391,7 +387,7 @@ impl Crib {
     /// As [`Crib::list`].
     pub async fn unapproved(&self, server: &ServerId) -> Result<Unapproved, Error> {
         let entry = self.registered(server)?;
-        self.router().discover_server(server, Era::Session).await?;
+        self.router().discover_server(server, &Caller::local(), Era::Session).await?;
         let Some(pins) = self.pins(&entry) else { return Ok(Unapproved::default()) };
         if let Some(listing) = entry.listing().filter(|_| pins.is_unknown()) {
             pins.prepare(&listing).await;

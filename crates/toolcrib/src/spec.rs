@@ -205,6 +205,12 @@ impl ServerSpec {
         is_streamable && self.era == EraChoice::Auto
     }
 
+    /// Returns whether each caller has a login of its own to the server.
+    pub fn has_login_per_caller(&self) -> bool {
+        let uses_login = matches!(&self.endpoint, Endpoint::Http(http) if http.uses_login());
+        uses_login && self.sharing == Sharing::PerCaller
+    }
+
     /// Returns whether results of any of its tools may be cached.
     pub(crate) fn can_cache_results(&self) -> bool {
         !self.tools.cache.is_empty() || self.trust == Trust::Trusted

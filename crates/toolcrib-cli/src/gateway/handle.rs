@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use toolcrib::Crib;
 use toolcrib::config::{Config, GatewayLimits, ListenSpec};
 use toolcrib::util::locks::IgnorePoison as _;
+use toolcrib_serve::HttpGateway;
 
 use super::settings::{GatewaySettings, SettingsTarget};
 use super::watch;
@@ -18,6 +19,7 @@ use crate::audit::Audit;
 use crate::command_error::{CommandError, ProblemReport};
 use crate::environment::used_variables;
 use crate::exit::ExitStatus;
+use crate::history::{CallHistory, GatewayEvent};
 use crate::report::ReloadReport;
 use crate::report::status::ConfigReport;
 use crate::sources::{ConfigSources, ConfigStamp};
@@ -42,6 +44,8 @@ struct HandleInner {
     last_reload: tokio::sync::Mutex<Option<Result<ReloadReport, CommandError>>>,
     /// Number of reloads that were started.
     reloads_started: AtomicU64,
+    /// The HTTP side, which owns this handle, once it is open.
+    http: OnceLock<Weak<HttpGateway>>,
     closing: CancellationToken,
 }
 
@@ -96,6 +100,7 @@ impl GatewayHandle {
             limits: config.limits.clone(),
             last_reload: tokio::sync::Mutex::default(),
             reloads_started: AtomicU64::new(0),
+            http: OnceLock::new(),
             closing: CancellationToken::new(),
         }))
     }
@@ -108,6 +113,22 @@ impl GatewayHandle {
     /// Returns the audit file.
     pub(crate) fn audit(&self) -> &Audit {
         &self.0.target.audit
+    }
+
+    /// Returns the history of calls and events.
+    pub(crate) fn history(&self) -> &CallHistory {
+        &self.0.target.history
+    }
+
+    /// Sets the HTTP side.
+    pub(super) fn set_http(&self, http: &Arc<HttpGateway>) {
+        // There is one.
+        let _ = self.0.http.set(Arc::downgrade(http));
+    }
+
+    /// Returns the HTTP side, which knows the clients.
+    pub(crate) fn http(&self) -> Option<Arc<HttpGateway>> {
+        self.0.http.get()?.upgrade()
     }
 
     /// Returns the time since the start.
@@ -147,6 +168,15 @@ impl GatewayHandle {
         // A reload that is cancelled leaves no result to share.
         *last_reload = None;
         let result = self.load_and_apply().await;
+        let message = match &result {
+            Ok(report) => report.summary(),
+            Err(error) => format!("the config was not applied: {}", error.message),
+        };
+        self.history().record(GatewayEvent {
+            kind: "reloaded",
+            message: &message,
+            ..GatewayEvent::default()
+        });
         *last_reload = Some(result.clone());
         result
     }
@@ -222,6 +252,11 @@ fn problems(config: &Config) -> Vec<ProblemReport> {
 impl GatewayHandle {
     /// Creates the handle of a gateway whose config is one file, without listeners.
     pub(crate) fn for_test(crib: Crib, file: &std::path::Path) -> Self {
+        Self::for_test_with(crib, file, Arc::new(CallHistory::disabled()))
+    }
+
+    /// Like [`GatewayHandle::for_test`], with a history that the crib has as an observer.
+    pub(crate) fn for_test_with(crib: Crib, file: &std::path::Path, history: Arc<CallHistory>) -> Self {
         use toolcrib_serve::ActiveCallers;
 
         use super::peer_check::PeerCheck;
@@ -237,6 +272,7 @@ impl GatewayHandle {
             callers: Arc::new(ActiveCallers::new(callers)),
             secrets,
             audit: Arc::new(Audit::new(None).unwrap()),
+            history,
             is_exposed: false,
             peer_check: PeerCheck::AnyUser,
             tls: None,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use toolcrib::config::{AuditSpec, Config, GatewayLimits, ListenSpec, SecretBackend, TlsSpec};
+use toolcrib::config::{AuditSpec, Config, GatewayLimits, HistorySpec, ListenSpec, SecretBackend, TlsSpec};
 use toolcrib::{Crib, RosterChanges, Settings};
 use toolcrib_serve::{ActiveCallers, Callers};
 
@@ -11,6 +11,7 @@ use super::tls::ServerTls;
 use crate::audit::Audit;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
+use crate::history::CallHistory;
 use crate::secrets::SecretLocator;
 
 /// The settings of a gateway, resolved and checked.
@@ -21,6 +22,7 @@ pub(super) struct GatewaySettings {
     pub(super) callers: Callers,
     pub(super) secrets: SecretBackend,
     pub(super) audit: Option<AuditSpec>,
+    pub(super) history: HistorySpec,
     pub(super) listen: ListenSpec,
     pub(super) limits: GatewayLimits,
 }
@@ -39,6 +41,7 @@ impl GatewaySettings {
             callers: resolve_callers(config, &secrets.with_backend(&config.secrets))?,
             secrets: config.secrets.clone(),
             audit: config.audit.clone(),
+            history: config.history.clone(),
             listen: config.listen.clone(),
             limits: config.limits.clone(),
         })
@@ -73,6 +76,11 @@ pub(super) fn resolve_callers(config: &Config, secrets: &SecretLocator) -> Resul
     Ok(callers.with_issuers(config))
 }
 
+/// Returns whether the arguments of calls are recorded.
+pub(super) fn records_arguments(audit: Option<&AuditSpec>) -> bool {
+    audit.is_some_and(|audit| audit.arguments)
+}
+
 /// Returns the part of a config that the library applies.
 pub(super) fn library_settings(config: &Config) -> Settings {
     Settings::new(config.roster.clone())
@@ -89,6 +97,7 @@ pub(super) struct SettingsTarget {
     pub(super) callers: Arc<ActiveCallers>,
     pub(super) secrets: SecretLocator,
     pub(super) audit: Arc<Audit>,
+    pub(super) history: Arc<CallHistory>,
     /// True if other machines can reach the gateway, so that callers must be declared.
     pub(super) is_exposed: bool,
     /// Tells connections of other users apart, which needs callers where it is not available.
@@ -131,7 +140,8 @@ impl SettingsTarget {
     /// The settings are in force when this is first polled; dropping the future only skips waiting for the catalog, for the
     /// files of TLS and for the store.
     pub(super) async fn apply(&self, settings: GatewaySettings) -> Result<RosterChanges, CommandError> {
-        let GatewaySettings { settings, callers, secrets, audit, limits, listen } = settings;
+        let GatewaySettings { settings, callers, secrets, audit, history, limits, listen } = settings;
+        self.history.apply(history, records_arguments(audit.as_ref()));
         self.audit.apply(audit);
         self.crib.set_listing_wait(limits.listing_wait);
         // Requests are served meanwhile: callers, rules and limits change together, and new servers come last, so that no
@@ -188,6 +198,7 @@ mod tests {
             callers: Arc::new(ActiveCallers::new(callers)),
             secrets: secrets(),
             audit: Arc::new(Audit::new(None).unwrap()),
+            history: Arc::new(CallHistory::disabled()),
             is_exposed: false,
             peer_check: PeerCheck::AnyUser,
             tls: None,

@@ -31,6 +31,8 @@ pub(crate) struct IssuerMetadata {
     pub(super) revocation_endpoint: Option<String>,
     /// URL of its public keys.
     pub(crate) jwks_uri: Option<String>,
+    /// Issues device codes (RFC 8628).
+    pub(super) device_endpoint: Option<String>,
     pub(super) scopes_supported: Vec<String>,
     /// Absent if the document does not say, in which case the server may ignore the proof key.
     pub(super) code_challenge_methods: Option<Vec<String>>,
@@ -51,6 +53,7 @@ impl IssuerMetadata {
             registration_endpoint: text(document, "registration_endpoint"),
             revocation_endpoint: text(document, "revocation_endpoint"),
             jwks_uri: text(document, "jwks_uri"),
+            device_endpoint: text(document, "device_authorization_endpoint"),
             scopes_supported: texts(document, "scopes_supported"),
             code_challenge_methods: document
                 .get("code_challenge_methods_supported")

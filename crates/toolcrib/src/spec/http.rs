@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::spec::auth::AuthSpec;
+use crate::spec::auth::{AuthSpec, Grant};
 use crate::spec::forward::Forward;
 use crate::spec::template::TemplateText;
 
@@ -90,6 +90,11 @@ impl HttpSpec {
     /// Returns whether the headers contain credentials of their own, which are used instead of a login.
     pub fn has_authorization(&self) -> bool {
         self.headers.keys().any(|name| name.eq_ignore_ascii_case("authorization"))
+    }
+
+    /// Returns whether a person logs in to the server, if it asks for that.
+    pub fn uses_login(&self) -> bool {
+        self.auth.grant == Grant::AuthorizationCode && !self.has_authorization()
     }
 
     /// Passes every part to `add`, with references as written.

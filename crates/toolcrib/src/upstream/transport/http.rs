@@ -35,6 +35,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::http_client::HttpClient;
 use crate::model::exit_report::{ExitReport, ProcessExit};
+use crate::model::instance_key::InstanceKey;
 use crate::protocol::era::client::CANCELLED;
 use crate::protocol::era::handshake::INITIALIZED;
 use crate::secrets::{Redactor, ResolvedSecrets};
@@ -71,8 +72,11 @@ pub(in crate::upstream) async fn open(
     let auth = Arc::new(StaticHeaders);
     let transport =
         HttpTransport::new(spec, remote, secrets, redactor, auth, &context.tasks, message_limit).await?;
-    let transport =
-        transport.bearer_tokens(spec, remote, secrets, context.logins.as_ref(), &context.tasks)?;
+    let logins = context.logins.as_ref().map(|logins| match context.owner.key.without_era() {
+        InstanceKey::Caller(caller) => logins.for_caller(caller),
+        _ => logins.clone(),
+    });
+    let transport = transport.bearer_tokens(spec, remote, secrets, logins.as_ref(), &context.tasks)?;
     let transport = transport.forward_caller(spec, remote, secrets, context)?;
     Ok(transport.published_card(context.published_card.clone()))
 }

@@ -22,6 +22,7 @@ use crate::oauth::Logins;
 use crate::oauth::bearer::BearerTokens;
 use crate::oauth::token_exchange::ExchangeSource;
 use crate::secrets::{Redactor, ResolvedSecrets};
+use crate::spec::auth::Grant;
 use crate::spec::template::{TemplatePiece, TemplateText};
 use crate::spec::url::parse_url;
 use crate::spec::{Forward, HttpSpec, ServerCard, ServerSpec, TransportKind};
@@ -92,9 +93,13 @@ impl HttpTransport {
         logins: Option<&Logins>,
         tasks: &TaskTracker,
     ) -> Result<Self, String> {
-        let tokens = BearerTokens::new(&spec.id, http, &self.url, secrets, logins, tasks);
+        let redactor = &self.errors.redactor;
+        let tokens = BearerTokens::new(&spec.id, http, &self.url, secrets, redactor, logins, tasks);
         if let Some(tokens) = tokens.map_err(|error| error.to_string())? {
             self.auth = Arc::new(BearerAuth(Arc::new(tokens)));
+            if let Some(logins) = logins.filter(|_| http.auth.grant == Grant::AuthorizationCode) {
+                self.errors.auth_hint = logins.hint(&spec.id);
+            }
         }
         Ok(self)
     }
@@ -121,7 +126,8 @@ impl HttpTransport {
             Forward::TokenExchange(exchange) => {
                 let source = ExchangeSource::new(exchange, secrets, caller, &context.known_callers);
                 let source = source.map_err(|error| error.to_string())?;
-                let tokens = BearerTokens::exchanged(&spec.id, &self.url, source, &context.tasks);
+                let redactor = &self.errors.redactor;
+                let tokens = BearerTokens::exchanged(&spec.id, &self.url, source, redactor, &context.tasks);
                 self.auth = Arc::new(BearerAuth(Arc::new(tokens)));
             }
         }
