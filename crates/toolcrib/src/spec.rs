@@ -192,6 +192,11 @@ impl ServerSpec {
             || *sharing != new.sharing
     }
 
+    /// Returns whether a connection that lists what the server offers belongs to a caller too, because of its credentials.
+    pub(crate) fn is_listed_per_caller(&self) -> bool {
+        self.has_login_per_caller() || self.forwards_callers() && self.sharing == Sharing::PerCaller
+    }
+
     /// Returns whether the server learns about its callers.
     pub(crate) fn forwards_callers(&self) -> bool {
         matches!(&self.endpoint, Endpoint::Http(http) if http.forward != Forward::Nothing)

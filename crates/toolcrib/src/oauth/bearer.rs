@@ -393,6 +393,7 @@ impl BearerTokens {
 
     async fn exchange_token(&self, source: &ExchangeSource) -> Result<BearerToken, OAuthError> {
         let tokens = source.request(&self.url, &self.tasks).await?;
+        self.redactor.add(tokens.access_token.expose());
         BearerToken::new(tokens.access_token, tokens.renew_at)
     }
 

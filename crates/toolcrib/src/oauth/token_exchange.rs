@@ -59,7 +59,7 @@ impl ExchangeSource {
         let access_token = "urn:ietf:params:oauth:token-type:access_token";
         let form = Form::default()
             .field("grant_type", "urn:ietf:params:oauth:grant-type:token-exchange")
-            .field("subject_token", subject_token.expose())
+            .secret("subject_token", subject_token.expose())
             .field("subject_token_type", access_token)
             .field("requested_token_type", access_token)
             .optional("audience", audience)

@@ -94,7 +94,9 @@ impl HttpSpec {
 
     /// Returns whether a person logs in to the server, if it asks for that.
     pub fn uses_login(&self) -> bool {
-        self.auth.grant == Grant::AuthorizationCode && !self.has_authorization()
+        self.auth.grant == Grant::AuthorizationCode
+            && !self.has_authorization()
+            && self.forward.token_exchange().is_none()
     }
 
     /// Passes every part to `add`, with references as written.

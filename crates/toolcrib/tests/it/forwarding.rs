@@ -35,7 +35,9 @@ impl RemoteServer {
     }
 
     fn crib(&self, forward: Forward) -> Crib {
-        let mut http = HttpSpec::new(format!("{}/mcp", self.origin));
+        // The exchange is the only way to a token.
+        let path = if matches!(forward, Forward::TokenExchange(_)) { "protected" } else { "mcp" };
+        let mut http = HttpSpec::new(format!("{}/{path}", self.origin));
         http.forward = forward;
         Crib::builder().server(ServerSpec::http(id(), http).sharing(Sharing::PerCaller)).build().unwrap()
     }
@@ -69,6 +71,9 @@ async fn serve(
         let token = format!("for-{}", form["subject_token"]);
         exchanges.lock().unwrap().push(form);
         return reply(&json!({"access_token": token, "token_type": "Bearer", "expires_in": 300}));
+    }
+    if head.uri.path() == "/protected" && !head.headers.contains_key("authorization") {
+        return Response::builder().status(401).body(Full::default()).unwrap();
     }
     let request: Value = serde_json::from_slice(&body).unwrap_or_default();
     let result = match request["method"].as_str().unwrap_or_default() {
@@ -154,6 +159,8 @@ async fn token_of_each_caller_is_exchanged_once() {
     for caller in ["alice", "bob", "idp:carol"] {
         crib.known_callers().record(&Caller::new(caller), Some(&format!("token-of-{caller}")));
     }
+    let listed = Call::tool("remote__headers").caller(Caller::new("bob")).arguments(&json!({}));
+    assert_eq!(crib.call(listed).await.unwrap().text(), "||Bearer for-token-of-bob", "listed with a token");
     assert_not_mixed(&crib, |caller| format!("||Bearer for-token-of-{caller}")).await;
     let exchanges = server.exchanges.lock().unwrap().clone();
     assert_eq!(exchanges.len(), 3, "{exchanges:?}");
