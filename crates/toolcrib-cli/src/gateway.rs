@@ -8,7 +8,6 @@ mod lock;
 mod log_files;
 mod other_gateway;
 mod peer_check;
-mod per_ip_limit;
 mod settings;
 mod signals;
 mod socket_activation;
@@ -33,8 +32,8 @@ use toolcrib::store::SigningKey;
 use toolcrib::util::tasks::SpawnBoxed as _;
 use toolcrib::{CallEnd, Caller, Catalog, ClientCapabilities, Crib, CribBuilder, ErrorKind, Settings};
 use toolcrib_serve::{
-    ActiveCallers, AdminRoutes, ConnectionPeer, Entrypoint, FailedLogins, HttpGateway, McpService,
-    StreamFuture, serve_after_handshake, serve_connection,
+    ActiveCallers, AddressLimit, AddressPermit, AdminRoutes, ConnectionPeer, Entrypoint, FailedLogins,
+    HttpGateway, McpService, StreamFuture, serve_after_handshake, serve_connection,
 };
 
 use crate::audit::{AdminAction, Audit};
@@ -57,7 +56,6 @@ use self::log_files::LogFiles;
 pub(crate) use self::log_files::read_log;
 pub(crate) use self::other_gateway::{OtherGateway, STOP_GRACE};
 use self::peer_check::PeerCheck;
-use self::per_ip_limit::{ConnectionPermit, ConnectionsByIp};
 use self::settings::{GatewaySettings, SettingsTarget, library_settings};
 pub(crate) use self::signals::{SignalRequest, Signals};
 pub(crate) use self::tls::find_tls_problem;
@@ -204,7 +202,7 @@ impl Gateway {
         let http = self.http.clone();
         match listener {
             Listener::Tcp(listener) => {
-                let by_ip = ConnectionsByIp::default();
+                let by_ip = AddressLimit::default();
                 let acceptor = TcpAcceptor { listener: listener.clone(), by_ip, http: http.clone() };
                 let peer_check = self.listeners.peer_check.clone();
                 let tls = self.listeners.tls.clone();
@@ -380,7 +378,7 @@ trait Acceptor {
 
 struct TcpAcceptor {
     listener: Arc<TcpListener>,
-    by_ip: ConnectionsByIp,
+    by_ip: AddressLimit,
     http: Arc<HttpGateway>,
 }
 
@@ -404,10 +402,10 @@ struct AcceptedUnix {
 
 impl Acceptor for TcpAcceptor {
     type Stream = AcceptedTcp;
-    type Permit = Option<ConnectionPermit>;
+    type Permit = Option<AddressPermit>;
 
     /// Accepts a connection. Those of a trusted proxy are not limited, because they are used by many clients.
-    async fn accept(&self) -> io::Result<(AcceptedTcp, Option<ConnectionPermit>)> {
+    async fn accept(&self) -> io::Result<(AcceptedTcp, Option<AddressPermit>)> {
         loop {
             let (stream, peer) = self.listener.accept().await?;
             let permit = match self.http.is_trusted_proxy(peer.ip()) {

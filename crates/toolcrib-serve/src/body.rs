@@ -14,8 +14,8 @@ use toolcrib::CallUpdate;
 use toolcrib::protocol::jsonrpc::{RequestId, ResponsePayload, encode_response, result_head};
 use toolcrib::protocol::sse::write_event;
 
+use crate::address_limit::AddressPermit;
 use crate::client_memory::MemoryClaim;
-use crate::forwarded::ClientRequest;
 use crate::service::updates::encode_update;
 
 /// Size from which a result is sent as a piece of its own instead of being copied.
@@ -38,7 +38,7 @@ pub(crate) struct EventStream {
     messages: Pin<Box<dyn MessageSource>>,
     keep_alive: Pin<Box<Sleep>>,
     /// Counts the stream towards its client, if a proxy named that.
-    pub(crate) client_request: Option<ClientRequest>,
+    pub(crate) client_permit: Option<AddressPermit>,
 }
 
 /// A source of messages, each encoded as an event.
@@ -105,7 +105,7 @@ impl ResponseBody {
         Self::Events(Box::new(EventStream {
             messages: Box::pin(messages),
             keep_alive: Box::pin(sleep(KEEP_ALIVE_INTERVAL)),
-            client_request: None,
+            client_permit: None,
         }))
     }
 }

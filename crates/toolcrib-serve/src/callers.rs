@@ -474,7 +474,10 @@ mod tests {
         let peer = ConnectionPeer::from(Entrypoint::Tcp)
             .with_uid(Some(1001))
             .with_tls(Some(CertificateNames::default()));
-        assert!(callers.authenticate(&peer, &HeaderMap::new()).is_none(), "a certificate of nobody");
+        assert!(
+            callers.authenticate(&peer, &HeaderMap::new()).is_none(),
+            "a certificate that matches no caller"
+        );
     }
 
     #[test]

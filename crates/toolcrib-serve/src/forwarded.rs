@@ -4,21 +4,15 @@
 //! Each proxy adds its peer at the end. The client is the last peer that is not a trusted proxy itself; what precedes it was
 //! sent by the client and is not used.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex};
 
 use hyper::HeaderMap;
 use hyper::header::{FORWARDED, HeaderName};
 use toolcrib::config::AddressRange;
-use toolcrib::util::locks::IgnorePoison as _;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-
-/// Requests and streams of one client address at the same time, as many as connections without a proxy. Loopback is not limited.
-const MAX_PER_CLIENT: usize = 256;
 
 /// The client of a request that a trusted proxy passed on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -180,42 +174,6 @@ fn parse_scheme(text: &str) -> Option<bool> {
     }
 }
 
-/// Requests and streams in progress, by address of a client behind a proxy.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct ClientRequests(Arc<Mutex<HashMap<IpAddr, usize>>>);
-
-/// A counted request. Dropping it ends it.
-#[derive(Debug)]
-pub(crate) struct ClientRequest {
-    address: IpAddr,
-    requests: ClientRequests,
-}
-
-impl ClientRequests {
-    /// Counts one more request, unless there are too many of its client.
-    pub(crate) fn try_start(&self, address: IpAddr) -> Option<ClientRequest> {
-        let mut counts = self.0.lock().ignore_poison();
-        let count = counts.entry(address).or_default();
-        if *count >= MAX_PER_CLIENT && !address.is_loopback() {
-            return None;
-        }
-        *count += 1;
-        Some(ClientRequest { address, requests: self.clone() })
-    }
-}
-
-impl Drop for ClientRequest {
-    fn drop(&mut self) {
-        let mut counts = self.requests.0.lock().ignore_poison();
-        if let Some(count) = counts.get_mut(&self.address) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.address);
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use hyper::header::HeaderValue;
@@ -287,19 +245,5 @@ mod tests {
         for other in ["for=192.0.2.2", "for=192.0.2.1;proto=http", "proto=https"] {
             assert_eq!(both(other), Err(ConflictingHeaders), "{other}");
         }
-    }
-
-    #[test]
-    fn requests_per_client_are_limited_except_loopback() {
-        let requests = ClientRequests::default();
-        let start = |address: &str| requests.try_start(address.parse().unwrap());
-        let mut open: Vec<_> = (0..MAX_PER_CLIENT).map(|_| start("192.0.2.1").unwrap()).collect();
-        assert!(start("192.0.2.1").is_none() && start("192.0.2.2").is_some());
-        open.pop();
-        assert!(start("192.0.2.1").is_some());
-        drop(open);
-        assert!(requests.0.lock().unwrap().is_empty());
-        let local: Vec<_> = (0..2 * MAX_PER_CLIENT).map(|_| start("127.0.0.1").unwrap()).collect();
-        assert_eq!(local.len(), 2 * MAX_PER_CLIENT);
     }
 }

@@ -3,8 +3,8 @@
 mod shared_state;
 
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Once};
 
 use hyper::header::AUTHORIZATION;
 use hyper::{HeaderMap, Response, Uri};
@@ -16,12 +16,13 @@ use toolcrib::config::{AddressRange, GatewayLimits};
 use toolcrib::protocol::era::client::RequestMetaReader;
 use toolcrib::util::tasks::SpawnBoxed as _;
 
+use crate::address_limit::AddressLimit;
 use crate::admin_routes::{AdminRoutes, NoAdminRoutes};
 use crate::body::ResponseBody;
 use crate::callers::{ActiveCallers, AuthenticatedCaller, IssuedCallers, bearer_token, is_signed_token};
 use crate::client_memory::{ClientMemory, MemoryAccount};
 use crate::connection_peer::{ConnectionPeer, Entrypoint};
-use crate::forwarded::{ClientRequests, ForwardedClient};
+use crate::forwarded::ForwardedClient;
 use crate::login::{ConnectionLogin, FailedLoginLog, FailedLogins, UnauthenticatedConnections};
 use crate::login_error::LoginError;
 use crate::origin_check::{HostAllowList, request_authority};
@@ -59,8 +60,10 @@ pub struct HttpGateway {
     pub(crate) handshakes: Arc<UnauthenticatedConnections>,
     /// Peers whose headers about their clients are used.
     pub(crate) trusted_proxies: Vec<AddressRange>,
+    /// Completed once a proxy has named another URL than the configured one.
+    pub(crate) url_conflict: Once,
     /// Requests that trusted proxies passed on.
-    pub(crate) client_requests: ClientRequests,
+    pub(crate) client_requests: AddressLimit,
 }
 
 impl HttpGateway {
@@ -95,7 +98,8 @@ impl HttpGateway {
             public_address: PublicAddress::default(),
             handshakes: Arc::new(UnauthenticatedConnections::new(MAX_HANDSHAKES)),
             trusted_proxies: Vec::new(),
-            client_requests: ClientRequests::default(),
+            url_conflict: Once::new(),
+            client_requests: AddressLimit::default(),
         }
     }
 
@@ -218,9 +222,9 @@ impl ConnectionContext {
             _ => callers.authenticate(&self.peer, headers).ok_or(LoginError::Missing)?,
         };
         self.login.succeed();
-        let caller_tokens = self.gateway.service.crib.caller_tokens();
-        if caller_tokens.is_wanted() && access.caller != Caller::local() {
-            bearer_token(headers).into_iter().for_each(|token| caller_tokens.record(&access.caller, token));
+        let known_callers = self.gateway.service.crib.known_callers();
+        if known_callers.is_wanted() && access.caller != Caller::local() {
+            known_callers.record(&access.caller, bearer_token(headers));
         }
         Ok(access)
     }
@@ -274,11 +278,29 @@ impl ConnectionContext {
         };
         let is_https = forwarded.is_https.unwrap_or(self.peer.is_tls);
         let address = &self.gateway.public_address;
-        let base = match &forwarded.host {
-            Some(host) => address.forwarded_url(is_https, host),
-            None => address.request_url(is_https, request_authority(target, headers)),
+        let authority = forwarded.host.as_deref().unwrap_or_else(|| request_authority(target, headers));
+        let base = match forwarded == ForwardedClient::default() {
+            true => address.request_url(is_https, authority),
+            false => address.forwarded_url(is_https, authority),
         };
         ResourceUrl { base, path: String::new() }
+    }
+
+    /// Logs once that a trusted proxy names another URL than the configured one.
+    pub(crate) fn report_url_conflict(&self, client: &ForwardedClient) {
+        let gateway = &self.gateway;
+        let (Some(configured), Some(host)) = (&gateway.public_address.url, &client.host) else { return };
+        let is_https = client.is_https.unwrap_or(self.peer.is_tls);
+        if gateway.url_conflict.is_completed() || gateway.public_address.is_at(is_https, host) {
+            return;
+        }
+        let scheme = if is_https { "https" } else { "http" };
+        gateway.url_conflict.call_once(|| {
+            tracing::warn!(
+                "`listen.public-url` is `{configured}`, but a trusted proxy was addressed as `{scheme}://{host}`; \
+                 `public-url` is used"
+            );
+        });
     }
 
     /// Returns the response to a request whose caller is not known.

@@ -76,6 +76,7 @@
 //!
 //! It uses modules of `toolcrib` that are not part of its stable API, so that it depends on exactly one version of it.
 
+mod address_limit;
 mod admin_routes;
 mod batch;
 mod body;
@@ -105,6 +106,7 @@ mod stdio;
 #[cfg(test)]
 mod tests;
 
+pub use crate::address_limit::{AddressLimit, AddressPermit};
 pub use crate::admin_routes::{AdminReply, AdminReplyFuture, AdminRequest, AdminRoutes, NoAdminRoutes};
 #[doc(hidden)]
 pub use crate::batch::{is_batch, join_responses};

@@ -34,6 +34,14 @@ impl PublicAddress {
         let (host, port) = split_port(authority);
         self.url.clone().unwrap_or_else(|| format_url(is_https, host, port))
     }
+
+    /// Returns whether the configured URL is at this host.
+    pub(crate) fn is_at(&self, is_https: bool, authority: &str) -> bool {
+        let (host, port) = split_port(authority);
+        let origin = format_url(is_https, host, port);
+        let rest = self.url.as_ref().and_then(|url| url.strip_prefix(&origin));
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
 }
 
 fn format_url(is_https: bool, host: &str, port: Option<&str>) -> String {

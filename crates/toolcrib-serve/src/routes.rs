@@ -63,7 +63,8 @@ async fn handle_forwarded(conn: &ConnectionContext, request: Request<Incoming>) 
     if client.is_remote() && gateway.callers.is_empty() && !is_health(request.uri().path()) {
         return response::remote_client();
     }
-    let counted = client.address.map(|address| gateway.client_requests.try_start(address));
+    conn.report_url_conflict(&client);
+    let counted = client.address.map(|address| gateway.client_requests.try_acquire(address));
     if let Some(None) = counted {
         let message = "too many requests of this address at the same time";
         return error_response(StatusCode::TOO_MANY_REQUESTS, message);
@@ -74,7 +75,7 @@ async fn handle_forwarded(conn: &ConnectionContext, request: Request<Incoming>) 
         sleep(FAILED_LOGIN_DELAY).await;
     }
     if let ResponseBody::Events(events) = response.body_mut() {
-        events.client_request = counted.flatten();
+        events.client_permit = counted.flatten();
     }
     response
 }

@@ -56,7 +56,7 @@ use crate::protocol::era::client::{ROOTS_CHANGED, SUBSCRIBE};
 use crate::protocol::json::object::Object;
 use crate::protocol::versions::Era;
 use crate::registry::RegisteredServer;
-use crate::secrets::CallerTokens;
+use crate::secrets::KnownCallers;
 use crate::spec::{Capacity, ServerId, Sharing};
 use crate::store::Store;
 use crate::supervisor::Supervisor;
@@ -420,8 +420,8 @@ impl Crib {
     }
 
     /// Returns the tokens of callers. What authenticates callers records theirs there while servers exchange them.
-    pub fn caller_tokens(&self) -> &CallerTokens {
-        &self.router().services.caller_tokens
+    pub fn known_callers(&self) -> &KnownCallers {
+        &self.router().services.known_callers
     }
 
     /// Returns the store that this crib shares with others.

@@ -231,7 +231,7 @@ pub use crate::protocol::versions::{Era, Revision, UnknownRevision};
 pub use crate::registry::{FailedStart, RosterChanges};
 pub use crate::search::{Embedder, SearchField};
 #[doc(hidden)]
-pub use crate::secrets::CallerTokens;
+pub use crate::secrets::KnownCallers;
 pub use crate::secrets::SecretStore;
 pub use crate::spec::secret::{Secret, SecretError};
 pub use crate::spec::template::{

@@ -192,9 +192,9 @@ impl ServerSpec {
             || *sharing != new.sharing
     }
 
-    /// Returns whether tokens of callers are exchanged for tokens of the server.
-    pub(crate) fn exchanges_tokens(&self) -> bool {
-        matches!(&self.endpoint, Endpoint::Http(http) if http.forward.token_exchange().is_some())
+    /// Returns whether the server learns about its callers.
+    pub(crate) fn forwards_callers(&self) -> bool {
+        matches!(&self.endpoint, Endpoint::Http(http) if http.forward != Forward::Nothing)
     }
 
     /// Returns whether clients of each era get their own connection, if the server speaks both. A process is shared by

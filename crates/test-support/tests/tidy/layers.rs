@@ -46,6 +46,7 @@ const CRATES: &[Crate] = &[
         src: "crates/toolcrib-serve/src",
         layers: &[
             "query",
+            "address_limit",
             "admin_routes",
             "client_memory",
             "connection_peer",

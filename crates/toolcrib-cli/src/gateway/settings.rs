@@ -53,7 +53,10 @@ impl GatewaySettings {
             ..self.limits.clone()
         };
         // Other files of TLS are read without a restart.
-        let tls = if self.listen.tls.is_some() { listen.tls.clone() } else { None };
+        let tls = match (&self.listen.tls, &listen.tls) {
+            (Some(_), Some(old)) => Some(old.clone()),
+            (new, _) => new.clone(),
+        };
         let own_listen = ListenSpec { tls, ..self.listen.clone() };
         own_limits != *limits || own_listen != *listen
     }

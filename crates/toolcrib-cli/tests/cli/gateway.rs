@@ -212,7 +212,7 @@ fn process_of_a_user_is_the_caller_that_is_declared_for_it() {
     let socket = home.0.file("public.sock");
     let listen = format!("unix:{}", socket.display());
     let mut serving = home.command(&["serve", "--listen", &listen]).spawn().unwrap();
-    test_support::wait_until("the gateway listens", || socket.exists());
+    wait_until("the gateway listens", || socket.exists());
     let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
     stream.set_read_timeout(Some(test_support::WAIT_LIMIT)).unwrap();
     stream.write_all(b"GET /api/v1/status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();

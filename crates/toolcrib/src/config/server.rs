@@ -287,11 +287,7 @@ fn check_no_tilde(reader: &mut TableReader<'_>, key: &str, written: &str) -> Opt
         return Some(());
     }
     let message = format!("`~` is not expanded in `{key}`: there is no shell");
-    let hint = if matches!(key, "cwd" | "audit" | "card") {
-        "write the absolute path"
-    } else {
-        "write `${env:HOME}` instead"
-    };
+    let hint = if key == "command" { "write `${env:HOME}` instead" } else { "write the absolute path" };
     reader.error_at_value(key, message, hint);
     None
 }

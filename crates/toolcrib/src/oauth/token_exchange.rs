@@ -9,7 +9,7 @@ use super::fetch::{Fetcher, Form};
 use super::login::expand;
 use super::token_request::{TokenEndpoint, Tokens};
 use crate::model::caller::Caller;
-use crate::secrets::{CallerTokens, ResolvedSecrets};
+use crate::secrets::{KnownCallers, ResolvedSecrets};
 use crate::spec::TokenExchange;
 use crate::spec::secret::Secret;
 use crate::util::clock;
@@ -20,7 +20,7 @@ pub(crate) struct ExchangeSource {
     exchange: TokenExchange,
     client: OAuthClient,
     caller: Caller,
-    caller_tokens: CallerTokens,
+    known_callers: KnownCallers,
 }
 
 impl ExchangeSource {
@@ -28,7 +28,7 @@ impl ExchangeSource {
         exchange: &TokenExchange,
         secrets: &ResolvedSecrets,
         caller: &Caller,
-        caller_tokens: &CallerTokens,
+        known_callers: &KnownCallers,
     ) -> Result<Self, OAuthError> {
         let id = expand(Some(&exchange.client_id), secrets)?.unwrap_or_default();
         let secret = expand(exchange.client_secret.as_ref(), secrets)?;
@@ -37,13 +37,13 @@ impl ExchangeSource {
             exchange: exchange.clone(),
             client: OAuthClient { id, proof },
             caller: caller.clone(),
-            caller_tokens: caller_tokens.clone(),
+            known_callers: known_callers.clone(),
         })
     }
 
     /// Requests a token for the server at a URL.
     pub(super) async fn request(&self, server: &Uri, tasks: &TaskTracker) -> Result<Tokens, OAuthError> {
-        let subject_token = self.caller_tokens.find(&self.caller).ok_or_else(|| {
+        let subject_token = self.known_callers.find_token(&self.caller).ok_or_else(|| {
             let caller = self.caller.as_str();
             let message =
                 format!("the caller `{caller}` has not authenticated with a token that can be exchanged");

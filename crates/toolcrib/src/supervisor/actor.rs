@@ -225,7 +225,7 @@ impl Actor {
             declaration: self.services.declaration.clone(),
             secrets: self.services.secrets.clone(),
             #[cfg(feature = "http")]
-            caller_tokens: self.services.caller_tokens.clone(),
+            known_callers: self.services.known_callers.clone(),
             #[cfg(feature = "http")]
             logins: self.services.logins.clone(),
             published_card: Some(self.cards.published().clone()),

@@ -112,7 +112,7 @@ pub(crate) struct LaunchContext {
     pub(crate) secrets: Option<SecretStoreHandle>,
     /// The tokens with which callers authenticate.
     #[cfg(feature = "http")]
-    pub(crate) caller_tokens: crate::secrets::CallerTokens,
+    pub(crate) known_callers: crate::secrets::KnownCallers,
     /// The logins to remote servers.
     #[cfg(feature = "http")]
     pub(crate) logins: Option<crate::oauth::Logins>,

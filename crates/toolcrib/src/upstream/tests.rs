@@ -76,7 +76,7 @@ fn launch_context(secrets: Option<SecretStoreHandle>) -> LaunchContext {
         owner: Arc::default(),
         declaration: Arc::default(),
         secrets,
-        caller_tokens: crate::secrets::CallerTokens::default(),
+        known_callers: crate::secrets::KnownCallers::default(),
         #[cfg(feature = "http")]
         logins: None,
         published_card: None,

@@ -80,8 +80,8 @@ async fn serve(
 }
 
 fn caller_headers(headers: &HeaderMap) -> String {
-    let values =
-        ["x-caller", "authorization"].map(|name| headers.get(name).map(|value| value.to_str().unwrap()));
+    let values = ["x-caller", "x-caller-groups", "authorization"]
+        .map(|name| headers.get(name).map(|value| value.to_str().unwrap()));
     values.map(Option::unwrap_or_default).join("|")
 }
 
@@ -123,15 +123,25 @@ async fn assert_not_mixed(crib: &Crib, expected: impl Fn(&str) -> String) {
 async fn server_learns_nothing_about_callers_by_default() {
     let server = RemoteServer::start().await;
     let crib = server.crib(Forward::Nothing);
-    assert_eq!(call(&crib, "alice").await.unwrap(), "|");
+    assert_eq!(call(&crib, "alice").await.unwrap(), "||");
 }
 
 #[tokio::test]
 async fn header_names_the_caller_of_each_call() {
     let server = RemoteServer::start().await;
     let crib = server.crib(Forward::Header("X-Caller".to_owned()));
-    assert_not_mixed(&crib, |caller| format!("{caller}|")).await;
-    assert_eq!(call(&crib, "idp:ä, b%\n").await.unwrap(), "idp:%C3%A4%2C b%25%0A|");
+    assert_not_mixed(&crib, |caller| format!("{caller}||")).await;
+    assert_eq!(call(&crib, "idp:ä, b%\n").await.unwrap(), "idp:%C3%A4%2C b%25%0A||");
+    for groups in [&["dev", "o,ps"][..], &["dev"]] {
+        let groups = groups.iter().map(|group| (*group).to_owned());
+        crib.known_callers().record(&Caller::with_groups("alice", groups.clone()), None);
+        let sent: Vec<String> = groups.map(|group| group.replace(',', "%2C")).collect();
+        assert_eq!(
+            call(&crib, "alice").await.unwrap(),
+            format!("alice|{}|", sent.join(",")),
+            "the latest groups"
+        );
+    }
 }
 
 #[tokio::test]
@@ -142,9 +152,9 @@ async fn token_of_each_caller_is_exchanged_once() {
     exchange.audience = Some("https://remote.example".to_owned());
     let crib = server.crib(Forward::TokenExchange(Box::new(exchange)));
     for caller in ["alice", "bob", "idp:carol"] {
-        crib.caller_tokens().record(&Caller::new(caller), &format!("token-of-{caller}"));
+        crib.known_callers().record(&Caller::new(caller), Some(&format!("token-of-{caller}")));
     }
-    assert_not_mixed(&crib, |caller| format!("|Bearer for-token-of-{caller}")).await;
+    assert_not_mixed(&crib, |caller| format!("||Bearer for-token-of-{caller}")).await;
     let exchanges = server.exchanges.lock().unwrap().clone();
     assert_eq!(exchanges.len(), 3, "{exchanges:?}");
     let first = &exchanges[0];

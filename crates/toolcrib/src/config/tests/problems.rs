@@ -231,6 +231,25 @@ fn problem_outside_servers_refuses_the_config() {
         ("[limits]\nsessions = 0", "from 1 to", "`sessions = 5`"),
         ("[listen]\nhosts = ['http://x']", "`http://x` is not a host name", "`\"still.local\"`"),
         ("[listen]\nhosts = ['*']", "not a host name", "`\"still.local\"`"),
+        ("[defaults]\ncommand = 'x'", "unknown key `defaults.command`", "`lifecycle`"),
+        ("[defaults.limits]\ncall-timeout = '1h'", "is longer than", "`call-timeout-max`"),
+        (
+            "[defaults.lifecycle]\nkeep-alive = 5",
+            "`defaults.lifecycle.keep-alive` must be",
+            "`keep-alive = \"5s\"`",
+        ),
+        ("[defaults]\nsharing = 'per-clients'", "invalid value `per-clients`", "`per-client`"),
+        ("[server.x]", "unknown key `server`", "did you mean `servers`?"),
+        ("[mcpServers.x]", "unknown key `mcpServers`", "did you mean `servers`?"),
+        ("servers = 1", "`servers` must be a table, not a number", "`servers = { … }`"),
+    ] {
+        check_refused(text, message, hint);
+    }
+}
+
+#[test]
+fn problem_of_listener_or_proof_refuses_the_config() {
+    for (text, message, hint) in [
         ("[listen]\ntls = { cert = 'c' }", "`listen.tls` has no `key`", "key = \"key.pem\""),
         ("[listen]\ntls = 'c'", "`listen.tls` must be a table", "tls = {"),
         ("[listen]\ntls = { cert = '~/c', key = 'k' }", "`~` is not expanded in `cert`", "absolute path"),
@@ -263,17 +282,6 @@ fn problem_outside_servers_refuses_the_config() {
             "`mtls` has neither `san` nor `subject`",
             "`mtls = { san",
         ),
-        ("[defaults]\ncommand = 'x'", "unknown key `defaults.command`", "`lifecycle`"),
-        ("[defaults.limits]\ncall-timeout = '1h'", "is longer than", "`call-timeout-max`"),
-        (
-            "[defaults.lifecycle]\nkeep-alive = 5",
-            "`defaults.lifecycle.keep-alive` must be",
-            "`keep-alive = \"5s\"`",
-        ),
-        ("[defaults]\nsharing = 'per-clients'", "invalid value `per-clients`", "`per-client`"),
-        ("[server.x]", "unknown key `server`", "did you mean `servers`?"),
-        ("[mcpServers.x]", "unknown key `mcpServers`", "did you mean `servers`?"),
-        ("servers = 1", "`servers` must be a table, not a number", "`servers = { … }`"),
     ] {
         check_refused(text, message, hint);
     }

@@ -13,6 +13,7 @@ use tokio_util::task::TaskTracker;
 use super::auth::Auth;
 use super::bearer_auth::BearerAuth;
 
+use super::forwarded_groups::ForwardedGroups;
 use super::header_params::HeaderParams;
 use super::http_error::HttpErrorMapper;
 use super::{HttpConnection, HttpRoute};
@@ -38,6 +39,7 @@ pub(in crate::upstream) struct HttpTransport {
     message_limit: MessageLimit,
     errors: HttpErrorMapper,
     published_card: Option<Arc<OnceLock<ServerCard>>>,
+    forwarded_groups: Option<ForwardedGroups>,
     shutdown: CancellationToken,
 }
 
@@ -76,6 +78,7 @@ impl HttpTransport {
             message_limit,
             errors,
             published_card: None,
+            forwarded_groups: None,
             shutdown,
         })
     }
@@ -112,10 +115,11 @@ impl HttpTransport {
                 let name = HeaderName::from_bytes(name.as_bytes()).map_err(|error| error.to_string())?;
                 // Names may come from tokens, with any characters.
                 let value = HeaderValue::from_str(&encode_header(caller.as_str()));
+                self.forwarded_groups = Some(ForwardedGroups::new(&name, caller, &context.known_callers)?);
                 self.base_headers.insert(name, value.map_err(|error| error.to_string())?);
             }
             Forward::TokenExchange(exchange) => {
-                let source = ExchangeSource::new(exchange, secrets, caller, &context.caller_tokens);
+                let source = ExchangeSource::new(exchange, secrets, caller, &context.known_callers);
                 let source = source.map_err(|error| error.to_string())?;
                 let tokens = BearerTokens::exchanged(&spec.id, &self.url, source, &context.tasks);
                 self.auth = Arc::new(BearerAuth(Arc::new(tokens)));
@@ -147,6 +151,7 @@ impl HttpTransport {
             header_params: HeaderParams::default(),
             is_established: AtomicBool::new(false),
             published_card: self.published_card,
+            forwarded_groups: self.forwarded_groups,
             probe_body: OnceLock::new(),
             lost_reason: OnceLock::new(),
             shutdown: self.shutdown,
