@@ -89,10 +89,12 @@ async fn unknown_keys_are_fetched_at_most_once_per_interval() {
 async fn serve(body: Vec<u8>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(async move {
+    let tasks = TaskTracker::new();
+    let responses = tasks.clone();
+    tasks.spawn_boxed(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             let body = body.clone();
-            tokio::spawn(async move {
+            responses.spawn_boxed(async move {
                 let mut request = [0; 4096];
                 let _ = stream.read(&mut request).await;
                 if body.is_empty() {
