@@ -83,6 +83,8 @@ fn challenge(response: &str) -> &str {
     header.unwrap_or_else(|| panic!("no challenge in {response}"))
 }
 
+const METADATA_URL: &str = "http://localhost/.well-known/oauth-protected-resource/mcp/p/work";
+
 #[tokio::test(start_paused = true)]
 async fn client_finds_the_issuer_and_the_scope_by_itself() {
     let issuer = TestIssuer::new();
@@ -91,11 +93,10 @@ async fn client_finds_the_issuer_and_the_scope_by_itself() {
         gateway.send(&format!("GET {path} HTTP/1.1|Connection: close"), "").await.read_to_end().await
     };
     let refused = get("/mcp/p/work").await;
-    let metadata_url = "http://localhost/.well-known/oauth-protected-resource/mcp/p/work";
     assert_eq!(status(&refused), "401");
     assert_eq!(
         challenge(&refused),
-        format!("Bearer resource_metadata=\"{metadata_url}\", scope=\"profile:work\"")
+        format!("Bearer resource_metadata=\"{METADATA_URL}\", scope=\"profile:work\"")
     );
     let metadata = get("/.well-known/oauth-protected-resource/mcp/p/work").await;
     let body: Value = serde_json::from_str(metadata.split("\r\n\r\n").nth(1).unwrap()).unwrap();
@@ -113,12 +114,27 @@ async fn client_finds_the_issuer_and_the_scope_by_itself() {
     }
     assert_eq!(status(&get("/.well-known/oauth-protected-resource/api").await), "404");
 
+    let without = TestGateway::with_callers(
+        Crib::builder().build().unwrap(),
+        callers("[callers.a]\ntoken = 'x'"),
+        1000,
+        1,
+    );
+    let head = "GET /.well-known/oauth-protected-resource HTTP/1.1|Connection: close";
+    let response = without.send(head, "").await.read_to_end().await;
+    assert_eq!((status(&response).as_str(), challenge(&response)), ("401", "Bearer realm=\"toolcrib\""));
+}
+
+#[tokio::test(start_paused = true)]
+async fn token_is_accepted_only_where_audience_and_scope_allow() {
+    let issuer = TestIssuer::new();
+    let gateway = issuer.gateway("");
     let plain = issuer.token(60, &json!({}));
     assert_eq!(status(&initialize(&gateway, "/mcp", &plain).await), "200");
     let step_up = initialize(&gateway, "/mcp/p/work", &plain).await;
     assert_eq!(status(&step_up), "403");
     let expected = format!(
-        "Bearer resource_metadata=\"{metadata_url}\", scope=\"profile:work\", error=\"insufficient_scope\", \
+        "Bearer resource_metadata=\"{METADATA_URL}\", scope=\"profile:work\", error=\"insufficient_scope\", \
          error_description=\"the token lacks the scope `profile:work`\""
     );
     assert_eq!(challenge(&step_up), expected);
@@ -139,16 +155,6 @@ async fn client_finds_the_issuer_and_the_scope_by_itself() {
     assert!(
         challenge(&expired).contains("error=\"invalid_token\", error_description=\"the token has expired\"")
     );
-
-    let without = TestGateway::with_callers(
-        Crib::builder().build().unwrap(),
-        callers("[callers.a]\ntoken = 'x'"),
-        1000,
-        1,
-    );
-    let head = "GET /.well-known/oauth-protected-resource HTTP/1.1|Connection: close";
-    let response = without.send(head, "").await.read_to_end().await;
-    assert_eq!((status(&response).as_str(), challenge(&response)), ("401", "Bearer realm=\"toolcrib\""));
 }
 
 #[tokio::test(start_paused = true)]

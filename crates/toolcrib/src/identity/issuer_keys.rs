@@ -173,7 +173,7 @@ impl KeyFetcher {
         let had_error = self.state.borrow().error.is_some();
         match &error {
             Some(reason) if !had_error => {
-                tracing::warn!("cannot fetch the keys of issuer `{name}`: {reason}")
+                tracing::warn!("cannot fetch the keys of issuer `{name}`: {reason}");
             }
             None if had_error => tracing::info!("the keys of issuer `{name}` were fetched again"),
             _ => {}
