@@ -123,10 +123,11 @@ impl Gateway {
             peer_check: listeners.peer_check.clone(),
         };
         let is_auto = matches!(mode, GatewayMode::Auto);
-        let handle = GatewayHandle::new(target, sources.clone(), running, is_auto);
+        let service = Arc::new(service(paths, &crib));
+        let handle = GatewayHandle::new(target, service.clone(), sources.clone(), running, is_auto);
         let own_host = listeners.address.as_ref().and_then(ListenAddr::host);
         let hosts = settings.listen.hosts.into_iter().chain(own_host).collect();
-        let http = HttpGateway::new(service(paths, &crib), callers, &settings.limits)
+        let http = HttpGateway::new(service, callers, &settings.limits)
             .with_admin(admin(handle.clone()))
             .with_hosts(hosts)
             .with_max_unauthenticated(max_public_connections() / 2)

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use toolcrib::Crib;
 use toolcrib::config::{Config, GatewayLimits, ListenSpec};
 use toolcrib::util::locks::IgnorePoison as _;
+use toolcrib_serve::McpService;
 
 use super::settings::{GatewaySettings, SettingsTarget};
 use super::watch;
@@ -29,6 +30,7 @@ pub(crate) struct GatewayHandle(Arc<HandleInner>);
 #[derive(Debug)]
 struct HandleInner {
     target: SettingsTarget,
+    service: Arc<McpService>,
     file: PathBuf,
     sources: ConfigSources,
     /// True if `toolcrib stdio` started it.
@@ -75,6 +77,7 @@ impl GatewayHandle {
     /// Creates the handle of a gateway that runs this config.
     pub(super) fn new(
         target: SettingsTarget,
+        service: Arc<McpService>,
         sources: ConfigSources,
         running: StampedConfig<'_>,
         auto_started: bool,
@@ -82,6 +85,7 @@ impl GatewayHandle {
         let StampedConfig { config, stamp } = running;
         Self(Arc::new(HandleInner {
             target,
+            service,
             file: config.file.clone(),
             sources,
             auto_started,
@@ -103,6 +107,11 @@ impl GatewayHandle {
     /// Returns the servers.
     pub(crate) fn crib(&self) -> &Crib {
         &self.0.target.crib
+    }
+
+    /// Returns the service of its clients.
+    pub(crate) fn service(&self) -> &McpService {
+        &self.0.service
     }
 
     /// Returns the audit file.
@@ -237,6 +246,7 @@ impl GatewayHandle {
             is_exposed: false,
             peer_check: PeerCheck::AnyUser,
         };
-        Self::new(target, sources, StampedConfig { config: &config, stamp }, false)
+        let service = Arc::new(McpService::new(target.crib.clone()));
+        Self::new(target, service, sources, StampedConfig { config: &config, stamp }, false)
     }
 }

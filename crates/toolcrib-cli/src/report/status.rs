@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use toolcrib::limits::LimitStatus;
+use toolcrib_serve::{ClientListCost, ServerListCost};
 
 use super::server::ServerReport;
 use super::{Members, Report, list_to_json};
@@ -19,6 +20,7 @@ pub(crate) struct GatewayReport {
     pub(crate) config: ConfigReport,
     pub(crate) servers: Vec<ServerReport>,
     pub(crate) quota: Vec<LimitReport>,
+    pub(crate) clients: Vec<ClientReport>,
 }
 
 impl Report for GatewayReport {
@@ -30,6 +32,7 @@ impl Report for GatewayReport {
             "config": self.config.to_json(),
             "servers": list_to_json(&self.servers),
             "quota": list_to_json(&self.quota),
+            "clients": list_to_json(&self.clients),
         })
     }
 
@@ -42,6 +45,7 @@ impl Report for GatewayReport {
             config: ConfigReport::from_json(&value["config"]),
             servers: members.reports("servers"),
             quota: members.reports("quota"),
+            clients: members.reports("clients"),
         }
     }
 }
@@ -140,6 +144,102 @@ impl Report for LimitReport {
             per: members.number("per"),
             left: members.count("left"),
             room_in: members.optional_number("room_in"),
+        }
+    }
+}
+
+/// A client that listed tools, and what its list costs.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ClientReport {
+    /// The name of the client program.
+    pub(crate) client: Option<String>,
+    pub(crate) caller: String,
+    pub(crate) profile: Option<String>,
+    /// `all` or `search`.
+    pub(crate) expose: String,
+    /// Seconds since it last listed its tools.
+    pub(crate) listed_ago: f64,
+    pub(crate) tools: u64,
+    /// Tokens of the instructions and of all tools.
+    pub(crate) tokens: u64,
+    pub(crate) instruction_tokens: u64,
+    pub(crate) servers: Vec<ServerCostReport>,
+}
+
+impl ClientReport {
+    /// Creates the report about a client.
+    pub(crate) fn new(cost: &ClientListCost) -> Self {
+        Self {
+            client: cost.client.as_deref().map(str::to_owned),
+            caller: cost.caller.clone(),
+            profile: cost.profile.clone(),
+            expose: if cost.is_search { "search" } else { "all" }.to_owned(),
+            listed_ago: cost.listed_ago.as_secs_f64(),
+            tools: cost.servers.iter().map(|server| server.tools as u64).sum(),
+            tokens: cost.tokens() as u64,
+            instruction_tokens: cost.instruction_tokens as u64,
+            servers: cost.servers.iter().map(ServerCostReport::new).collect(),
+        }
+    }
+}
+
+impl Report for ClientReport {
+    fn to_json(&self) -> Value {
+        json!({
+            "client": self.client,
+            "caller": self.caller,
+            "profile": self.profile,
+            "expose": self.expose,
+            "listed_ago": self.listed_ago,
+            "tools": self.tools,
+            "tokens": self.tokens,
+            "instruction_tokens": self.instruction_tokens,
+            "servers": list_to_json(&self.servers),
+        })
+    }
+
+    fn from_json(value: &Value) -> Self {
+        let members = Members(value);
+        Self {
+            client: members.optional_text("client"),
+            caller: members.text("caller"),
+            profile: members.optional_text("profile"),
+            expose: members.text("expose"),
+            listed_ago: members.number("listed_ago"),
+            tools: members.count("tools"),
+            tokens: members.count("tokens"),
+            instruction_tokens: members.count("instruction_tokens"),
+            servers: members.reports("servers"),
+        }
+    }
+}
+
+/// What the tools of one server cost a client.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ServerCostReport {
+    /// `None` for tools of the gateway itself.
+    pub(crate) server: Option<String>,
+    pub(crate) tools: u64,
+    pub(crate) tokens: u64,
+}
+
+impl ServerCostReport {
+    fn new(cost: &ServerListCost) -> Self {
+        Self { server: cost.server.clone(), tools: cost.tools as u64, tokens: cost.tokens as u64 }
+    }
+}
+
+impl Report for ServerCostReport {
+    fn to_json(&self) -> Value {
+        json!({"server": self.server, "tools": self.tools, "tokens": self.tokens})
+    }
+
+    fn from_json(value: &Value) -> Self {
+        let members = Members(value);
+        Self {
+            server: members.optional_text("server"),
+            tools: members.count("tools"),
+            tokens: members.count("tokens"),
         }
     }
 }

@@ -38,6 +38,9 @@ pub struct ExposeSettings {
     pub always_list: Vec<Rule>,
     /// Modes by the name of the client program.
     pub clients: BTreeMap<String, ExposeMode>,
+    /// Tokens of a tool result that a client is sent, by the name of the client program; zero for no limit. They come before
+    /// those of servers and tools.
+    pub result_tokens: BTreeMap<String, usize>,
     /// Modes by the profile of the caller; they come before those of clients.
     pub profiles: BTreeMap<String, ExposeMode>,
     /// Modes by the name of the caller; they come before those of profiles.
@@ -51,6 +54,7 @@ impl Default for ExposeSettings {
             budget: DEFAULT_BUDGET,
             always_list: Vec::new(),
             clients: BTreeMap::new(),
+            result_tokens: BTreeMap::new(),
             profiles: BTreeMap::new(),
             callers: BTreeMap::new(),
         }
@@ -62,6 +66,11 @@ impl ExposeSettings {
     pub fn lists_all(&self) -> bool {
         let others = self.clients.values().chain(self.profiles.values()).chain(self.callers.values());
         others.chain([&self.mode]).all(|mode| *mode == ExposeMode::All)
+    }
+
+    /// Returns whether any client has a limit of its own for results.
+    pub(crate) fn limits_results(&self) -> bool {
+        self.result_tokens.values().any(|tokens| *tokens > 0)
     }
 
     /// Returns whether a client is listed the search tools. `list_bytes` returns the size of the list of all tools, as JSON.
