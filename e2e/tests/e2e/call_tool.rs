@@ -63,12 +63,13 @@ impl Clients {
         Self { direct: connect("/mcp/p/plain"), wrapping: connect("/mcp/p/search") }
     }
 
-    /// Calls a tool by its name and by `call_tool`, and returns both answers.
+    /// Calls a tool by its name and by `call_tool`, and returns both answers, without the id that each call has.
     fn call(&mut self, tool: &str, arguments: &Value) -> [String; 2] {
         let inner = json!({"name": tool, "arguments": arguments});
-        let direct = self.direct.request("tools/call", &inner).text();
         let wrapped = json!({"name": "call_tool", "arguments": inner});
-        [direct, self.wrapping.request("tools/call", &wrapped).text()]
+        let direct = self.direct.request("tools/call", &inner);
+        let wrapped = self.wrapping.request("tools/call", &wrapped);
+        [direct, wrapped].map(|answer| without_call_id(&answer.text()))
     }
 
     /// Like [`Clients::call`]; fails unless both answers have the same bytes, and contain `expected`.
@@ -77,6 +78,13 @@ impl Clients {
         assert_eq!(direct, wrapped, "{tool}");
         assert!(direct.contains(expected), "{tool}: {direct}");
     }
+}
+
+/// Removes the id of the call from the data of an error.
+fn without_call_id(answer: &str) -> String {
+    let Some((before, rest)) = answer.split_once(r#""call":""#) else { return answer.to_owned() };
+    let (_, after) = rest.split_once("\",").unwrap();
+    format!("{before}{after}")
 }
 
 fn count_lines(folder: &Path) -> usize {
@@ -92,11 +100,12 @@ fn check_answers(clients: &mut Clients, server: &str) {
     clients.check_equal(&name("raw"), &image, r#""structuredContent":{"b":1.0,"a":[]}"#);
     clients.check_equal(&name("fail"), &json!({"text": "no disk"}), "no disk");
     clients.check_equal(&name("env"), &json!({"name": "HOME"}), &format!("`policy.deny` has `{server}.env`"));
-    clients.check_equal("hidden__echo", &json!({"text": "x"}), "Unknown tool");
+    let [direct, wrapped] = clients.call("hidden__echo", &json!({"text": "x"}));
+    assert!(direct.contains("`local` may not use `hidden`") && wrapped.contains("`local` may not use `hidden`"));
     clients.check_equal(&name("absent"), &json!({}), "Unknown tool");
     clients.check_equal(&name("note"), &json!({"text": "x"}), r#""content""#);
     clients.check_equal("echo", &json!({"text": "x"}), "several servers have");
-    clients.check_equal(&format!("{server}.echo"), &json!({"text": "by own name"}), "by own name");
+    clients.check_equal(&format!("{server}.echo"), &json!({"text": "x"}), "did you mean");
 }
 
 #[test]

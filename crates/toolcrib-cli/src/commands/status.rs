@@ -11,8 +11,9 @@ use crate::exit::ExitStatus;
 use crate::output::Output;
 use crate::paths::Paths;
 use crate::report::Report as _;
+use crate::report::clients::ShownServerReport;
 use crate::report::server::ServerReport;
-use crate::report::status::{ClientReport, GatewayReport, LimitReport, ServerCostReport};
+use crate::report::status::{ClientCostReport, GatewayReport, LimitReport};
 use server_page::PageContext;
 
 /// The number of unapproved tools that a warning lists.
@@ -69,7 +70,10 @@ fn print_all(status: &GatewayReport, out: &mut Output) -> std::io::Result<()> {
     }
     let clients: Vec<Vec<String>> = status.clients.iter().map(client_row).collect();
     if !clients.is_empty() {
-        out.print_table(&["CLIENT", "CALLER", "EXPOSE", "TOOLS", "TOKENS", "TOKENS BY SERVER"], &clients)?;
+        out.print_table(
+            &["CLIENT", "CALLER", "EXPOSE", "TOOLS", "TOKENS", "INSTRUCTIONS", "TOKENS BY SERVER"],
+            &clients,
+        )?;
     }
     let GatewayReport { version, pid, .. } = status;
     let uptime = format_seconds(Some(status.uptime));
@@ -199,23 +203,25 @@ fn limit_row(limit: &LimitReport) -> Vec<String> {
 }
 
 /// Returns the cells of a client: what its list of tools costs, and which servers cost the most.
-fn client_row(client: &ClientReport) -> Vec<String> {
+fn client_row(client: &ClientCostReport) -> Vec<String> {
     let caller = match &client.profile {
         Some(profile) => format!("{} ({profile})", client.caller),
         None => client.caller.clone(),
     };
-    let cost =
-        |cost: &ServerCostReport| format!("{} {}", cost.server.as_deref().unwrap_or("toolcrib"), cost.tokens);
+    let cost = |cost: &ShownServerReport| {
+        format!("{} {}", cost.server.as_deref().unwrap_or("toolcrib"), cost.tokens)
+    };
     let mut servers: Vec<String> = client.servers.iter().take(MAX_LISTED_SERVERS).map(cost).collect();
     if client.servers.len() > MAX_LISTED_SERVERS {
         servers.push(format!("{} more", client.servers.len() - MAX_LISTED_SERVERS));
     }
     vec![
-        client.client.clone().unwrap_or_else(|| "-".to_owned()),
+        client.name.clone().unwrap_or_else(|| "-".to_owned()),
         caller,
         client.expose.clone(),
-        client.tools.to_string(),
-        client.tokens.to_string(),
+        client.tools_shown.to_string(),
+        client.tokens_shown.to_string(),
+        client.instruction_tokens.to_string(),
         servers.join(", "),
     ]
 }

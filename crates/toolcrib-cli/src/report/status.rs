@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use toolcrib::limits::LimitStatus;
 use toolcrib_serve::{ClientListCost, ServerListCost};
 
+use super::clients::ShownServerReport;
 use super::server::ServerReport;
 use super::{Members, Report, list_to_json};
 use crate::command_error::ProblemReport;
@@ -20,7 +21,7 @@ pub(crate) struct GatewayReport {
     pub(crate) config: ConfigReport,
     pub(crate) servers: Vec<ServerReport>,
     pub(crate) quota: Vec<LimitReport>,
-    pub(crate) clients: Vec<ClientReport>,
+    pub(crate) clients: Vec<ClientCostReport>,
 }
 
 impl Report for GatewayReport {
@@ -150,49 +151,55 @@ impl Report for LimitReport {
 
 /// A client that listed tools, and what its list costs.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct ClientReport {
+pub(crate) struct ClientCostReport {
     /// The name of the client program.
-    pub(crate) client: Option<String>,
+    pub(crate) name: Option<String>,
     pub(crate) caller: String,
     pub(crate) profile: Option<String>,
     /// `all` or `search`.
     pub(crate) expose: String,
     /// Seconds since it last listed its tools.
     pub(crate) listed_ago: f64,
-    pub(crate) tools: u64,
-    /// Tokens of the instructions and of all tools.
-    pub(crate) tokens: u64,
+    pub(crate) tools_shown: u64,
+    pub(crate) tokens_shown: u64,
+    /// Tokens of the instructions, which are not part of `tokens_shown`.
     pub(crate) instruction_tokens: u64,
-    pub(crate) servers: Vec<ServerCostReport>,
+    pub(crate) servers: Vec<ShownServerReport>,
 }
 
-impl ClientReport {
+impl ClientCostReport {
     /// Creates the report about a client.
     pub(crate) fn new(cost: &ClientListCost) -> Self {
+        let shown = |cost: &ServerListCost| ShownServerReport {
+            server: cost.server.clone(),
+            tools: cost.tools as u64,
+            tokens: cost.tokens as u64,
+        };
+        let servers: Vec<ShownServerReport> = cost.servers.iter().map(shown).collect();
         Self {
-            client: cost.client.as_deref().map(str::to_owned),
+            name: cost.client.as_deref().map(str::to_owned),
             caller: cost.caller.clone(),
             profile: cost.profile.clone(),
             expose: if cost.is_search { "search" } else { "all" }.to_owned(),
             listed_ago: cost.listed_ago.as_secs_f64(),
-            tools: cost.servers.iter().map(|server| server.tools as u64).sum(),
-            tokens: cost.tokens() as u64,
+            tools_shown: servers.iter().map(|server| server.tools).sum(),
+            tokens_shown: servers.iter().map(|server| server.tokens).sum(),
             instruction_tokens: cost.instruction_tokens as u64,
-            servers: cost.servers.iter().map(ServerCostReport::new).collect(),
+            servers,
         }
     }
 }
 
-impl Report for ClientReport {
+impl Report for ClientCostReport {
     fn to_json(&self) -> Value {
         json!({
-            "client": self.client,
+            "name": self.name,
             "caller": self.caller,
             "profile": self.profile,
             "expose": self.expose,
             "listed_ago": self.listed_ago,
-            "tools": self.tools,
-            "tokens": self.tokens,
+            "tools_shown": self.tools_shown,
+            "tokens_shown": self.tokens_shown,
             "instruction_tokens": self.instruction_tokens,
             "servers": list_to_json(&self.servers),
         })
@@ -201,45 +208,15 @@ impl Report for ClientReport {
     fn from_json(value: &Value) -> Self {
         let members = Members(value);
         Self {
-            client: members.optional_text("client"),
+            name: members.optional_text("name"),
             caller: members.text("caller"),
             profile: members.optional_text("profile"),
             expose: members.text("expose"),
             listed_ago: members.number("listed_ago"),
-            tools: members.count("tools"),
-            tokens: members.count("tokens"),
+            tools_shown: members.count("tools_shown"),
+            tokens_shown: members.count("tokens_shown"),
             instruction_tokens: members.count("instruction_tokens"),
             servers: members.reports("servers"),
-        }
-    }
-}
-
-/// What the tools of one server cost a client.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ServerCostReport {
-    /// `None` for tools of the gateway itself.
-    pub(crate) server: Option<String>,
-    pub(crate) tools: u64,
-    pub(crate) tokens: u64,
-}
-
-impl ServerCostReport {
-    fn new(cost: &ServerListCost) -> Self {
-        Self { server: cost.server.clone(), tools: cost.tools as u64, tokens: cost.tokens as u64 }
-    }
-}
-
-impl Report for ServerCostReport {
-    fn to_json(&self) -> Value {
-        json!({"server": self.server, "tools": self.tools, "tokens": self.tokens})
-    }
-
-    fn from_json(value: &Value) -> Self {
-        let members = Members(value);
-        Self {
-            server: members.optional_text("server"),
-            tools: members.count("tools"),
-            tokens: members.count("tokens"),
         }
     }
 }

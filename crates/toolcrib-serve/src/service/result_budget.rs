@@ -37,7 +37,7 @@ impl McpService {
         scope: &EndpointScope,
         method: &str,
         selector: &Selector,
-    ) -> Option<BudgetedCall> {
+    ) -> Option<Box<BudgetedCall>> {
         if !self.crib.limits_results() {
             return None;
         }
@@ -48,11 +48,9 @@ impl McpService {
             && matches!(method, "tools/call" | "tasks/result")
             && !is_command
             && client_tokens != Some(0);
-        has_budget.then(|| BudgetedCall {
-            caller: scope.caller().clone(),
-            selector: selector.clone(),
-            client_tokens,
-        })
+        let caller = scope.caller().clone();
+        // Boxed, because it is a part of the future of every call.
+        has_budget.then(|| Box::new(BudgetedCall { caller, selector: selector.clone(), client_tokens }))
     }
 
     /// Returns the tokens of a result that the config sets for a client program; zero for no limit.
