@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-pub(crate) use agents::{ExportArgs, ImportArgs, InitArgs, RunArgs, SecretsChoice};
+pub(crate) use agents::{AgentScopeArg, ExportArgs, ImportArgs, InitArgs, RunArgs, SecretsChoice};
 pub(crate) use audit::{AuditArgs, AuditCommand, AuditVerifyArgs};
 pub(crate) use login::{LoginArgs, LogoutArgs};
 pub(crate) use policy::{PolicyArgs, PolicyCommand, PolicyTestArgs};

@@ -4,26 +4,14 @@
 use std::borrow::Cow;
 use std::path::Path;
 
+use clap::CommandFactory as _;
 use serde_json::Value;
 use toolcrib::{Error, Hint, ServerId};
 
-/// Commands that use the config.
-const COMMANDS: [&str; 14] = [
-    "serve",
-    "stdio",
-    "stop-gateway",
-    "call",
-    "tools",
-    "resources",
-    "prompts",
-    "complete",
-    "status",
-    "restart",
-    "stop",
-    "logs",
-    "check",
-    "doctor",
-];
+use crate::cli::Cli;
+
+/// Commands that do not use the config.
+const WITHOUT_CONFIG: [&str; 4] = ["completions", "demo", "explain", "help"];
 
 /// Returns a hint in the words of this program: as a command where there is one.
 pub fn hint_text(hint: &Hint) -> String {
@@ -33,14 +21,14 @@ pub fn hint_text(hint: &Hint) -> String {
         Hint::ReadLog { server } => format!("toolcrib logs {}", name(server)),
         Hint::RestartServer { server } => format!("toolcrib restart {}", name(server)),
         Hint::RepairServer { server } => {
-            format!("fix `servers.{server}` in the config, then run: toolcrib restart {server}")
+            format!("fix `servers.{server}` in the config, then run `toolcrib restart {server}`")
         }
         Hint::StartGateway => "toolcrib serve".to_owned(),
         Hint::RaiseStartTimeout { server } => {
             format!("raise `servers.{server}.lifecycle.start-timeout`, or see `toolcrib logs {server}`")
         }
         Hint::RaiseRunningServers => {
-            "raise `limits.servers-running`, or stop one with `toolcrib stop`".to_owned()
+            "raise `limits.servers-running`, or stop a server of `toolcrib status`".to_owned()
         }
         Hint::ApproveTools { server } => format!("toolcrib approve {server}"),
         Hint::ApproveCall { id } => format!("toolcrib approve --call {id}"),
@@ -85,13 +73,17 @@ impl Hints {
             let (command, rest) = part.split_at(end);
             completed += "toolcrib ";
             completed += command;
-            if COMMANDS.contains(&command) {
+            if is_verb(command) && !WITHOUT_CONFIG.contains(&command) {
                 completed += flag;
             }
             completed += rest;
         }
         completed.into()
     }
+}
+
+fn is_verb(word: &str) -> bool {
+    !word.is_empty() && Cli::command().find_subcommand(word).is_some()
 }
 
 #[cfg(test)]
@@ -127,6 +119,9 @@ mod tests {
                 "raise `x`, or see `toolcrib logs git`",
                 "raise `x`, or see `toolcrib logs --config /my/own.toml git`",
             ),
+            ("toolcrib secret set a", "toolcrib secret --config /my/own.toml set a"),
+            ("toolcrib login git", "toolcrib login --config /my/own.toml git"),
+            ("toolcrib help add", "toolcrib help add"),
             ("toolcrib --help", "toolcrib --help"),
             ("toolcrib is busy", "toolcrib is busy"),
             ("toolcrib stop --config x", "toolcrib stop --config x"),
@@ -136,5 +131,72 @@ mod tests {
         }
         let spaced = Hints::for_config(Path::new("/my own/it's.toml"));
         assert_eq!(spaced.complete("toolcrib check"), r"toolcrib check --config '/my own/it'\''s.toml'");
+    }
+
+    /// Returns the commands in the texts of a source file: those that are in backticks or a whole string.
+    fn written_commands(source: &str) -> Vec<String> {
+        let source: String = source.split("\\\n").map(str::trim_start).collect();
+        let mut commands = Vec::new();
+        for line in source.lines().filter(|line| !line.trim_start().starts_with("//")) {
+            for quote in ['`', '"'] {
+                let parts = line.split(quote).skip(1);
+                commands.extend(parts.filter(|part| part.starts_with("toolcrib ")).map(str::to_owned));
+            }
+        }
+        commands
+    }
+
+    /// Replaces the placeholders of a format string by values that every argument accepts.
+    fn fill_placeholders(command: &str) -> String {
+        let command = command.replace("--listen {address}:{port}", "--listen 127.0.0.1:{}");
+        let mut filled = String::new();
+        for part in command.split('{') {
+            match part.split_once('}') {
+                Some((_, rest)) => filled += &format!("1{rest}"),
+                None => filled += part,
+            }
+        }
+        filled
+    }
+
+    /// Commands that texts also mention without arguments, as the name of the command.
+    const MENTIONED: [&str; 4] = ["toolcrib call", "toolcrib login", "toolcrib logs", "toolcrib restart"];
+
+    /// Returns whether the text is a command and not prose. Records a command that the program rejects.
+    fn parses(command: &str, rejected: &mut Vec<String>) -> bool {
+        let words = shlex::split(&fill_placeholders(command)).unwrap_or_default();
+        if MENTIONED.contains(&command) || !words.get(1).is_some_and(|word| is_verb(word)) {
+            return false;
+        }
+        let error = crate::cli::help::command().try_get_matches_from(&words).err();
+        if let Some(error) = error.filter(|error| error.exit_code() != 0) {
+            rejected.push(format!("{command}: {}", error.to_string().lines().next().unwrap_or_default()));
+        }
+        true
+    }
+
+    #[test]
+    fn commands_in_messages_can_be_run_as_printed() {
+        let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("..")];
+        let mut rejected = Vec::new();
+        let mut checked = 0;
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() && path.file_name().is_some_and(|name| name != "tests") {
+                    folders.push(path);
+                } else if path.extension().is_some_and(|ending| ending == "rs") && path != Path::new(file!())
+                {
+                    let source = std::fs::read_to_string(&path).unwrap();
+                    let source = source.split("#[cfg(test)]\nmod tests").next().unwrap();
+                    checked += written_commands(source)
+                        .iter()
+                        .filter(|command| parses(command, &mut rejected))
+                        .count();
+                }
+            }
+        }
+        assert!(rejected.is_empty(), "{}", rejected.join("\n"));
+        assert!(checked > 100, "{checked}");
     }
 }
