@@ -4,11 +4,8 @@
 use std::borrow::Cow;
 use std::path::Path;
 
-use clap::CommandFactory as _;
 use serde_json::Value;
 use toolcrib::{Error, Hint, ServerId};
-
-use crate::cli::Cli;
 
 /// Commands that do not use the config.
 const WITHOUT_CONFIG: [&str; 4] = ["completions", "demo", "explain", "help"];
@@ -61,7 +58,7 @@ impl Hints {
         Self { config_flag: Some(format!(" --config {quoted}")) }
     }
 
-    /// Returns the hint with the flag added to every command that uses the config.
+    /// Returns the hint with the flag added to every command that uses the config. A command is the whole hint, or in backticks.
     pub(crate) fn complete<'h>(&self, hint: &'h str) -> Cow<'h, str> {
         let Some(flag) = self.config_flag.as_ref().filter(|_| !hint.contains("--config")) else {
             return hint.into();
@@ -71,19 +68,17 @@ impl Hints {
         for part in parts {
             let end = part.find(|c: char| !c.is_ascii_lowercase() && c != '-').unwrap_or(part.len());
             let (command, rest) = part.split_at(end);
+            let is_command = completed.is_empty() || completed.ends_with('`');
             completed += "toolcrib ";
             completed += command;
-            if is_verb(command) && !WITHOUT_CONFIG.contains(&command) {
+            let is_verb = command.starts_with(|c: char| c.is_ascii_lowercase());
+            if is_command && is_verb && !WITHOUT_CONFIG.contains(&command) {
                 completed += flag;
             }
             completed += rest;
         }
         completed.into()
     }
-}
-
-fn is_verb(word: &str) -> bool {
-    !word.is_empty() && Cli::command().find_subcommand(word).is_some()
 }
 
 #[cfg(test)]
@@ -123,7 +118,7 @@ mod tests {
             ("toolcrib login git", "toolcrib login --config /my/own.toml git"),
             ("toolcrib help add", "toolcrib help add"),
             ("toolcrib --help", "toolcrib --help"),
-            ("toolcrib is busy", "toolcrib is busy"),
+            ("set it where toolcrib runs", "set it where toolcrib runs"),
             ("toolcrib stop --config x", "toolcrib stop --config x"),
         ] {
             assert_eq!(hints.complete(hint), expected);
@@ -131,6 +126,10 @@ mod tests {
         }
         let spaced = Hints::for_config(Path::new("/my own/it's.toml"));
         assert_eq!(spaced.complete("toolcrib check"), r"toolcrib check --config '/my own/it'\''s.toml'");
+    }
+
+    fn is_verb(word: &str) -> bool {
+        crate::cli::help::command().find_subcommand(word).is_some()
     }
 
     /// Returns the commands in the texts of a source file: those that are in backticks or a whole string.
@@ -185,8 +184,7 @@ mod tests {
                 let path = entry.unwrap().path();
                 if path.is_dir() && path.file_name().is_some_and(|name| name != "tests") {
                     folders.push(path);
-                } else if path.extension().is_some_and(|ending| ending == "rs") && path != Path::new(file!())
-                {
+                } else if path.extension().is_some_and(|ending| ending == "rs") {
                     let source = std::fs::read_to_string(&path).unwrap();
                     let source = source.split("#[cfg(test)]\nmod tests").next().unwrap();
                     checked += written_commands(source)

@@ -254,10 +254,8 @@ impl CallRequest {
         let schema = Schema::from_definition(&definition.to_string().into());
         let input_schema = input_schema(definition);
         let arguments = self.arguments.to_json(input_schema.as_ref())?;
-        let mut violations = match (&input_schema, self.unchecked) {
-            (Some(input_schema), false) => self.arguments.find_misspelled(input_schema),
-            _ => Vec::new(),
-        };
+        let mut violations =
+            input_schema.map(|schema| self.arguments.find_misspelled(&schema)).unwrap_or_default();
         if let Some(Err(found)) = schema.map(|schema| schema.check(&arguments)) {
             violations.extend(found.iter().map(ToString::to_string));
         }

@@ -88,6 +88,14 @@ fn run_discreetly(home: &Home, args: &[&str]) -> RunResult {
     result
 }
 
+/// Undoes `init` while no manager of services is running, as over ssh: the service is left for the next undo.
+fn undo_without_service_manager(home: &Home) {
+    write_systemctl(home, 1);
+    let left = run_discreetly(home, &["init", "--undo"]).expect(2);
+    assert!(left.stderr.contains("the service is still installed: `"), "{}", left.stderr);
+    write_systemctl(home, 0);
+}
+
 /// Asserts that each file has the entry of toolcrib instead of the servers, and everything else as before.
 fn assert_replaced(home: &Home, before: &BTreeMap<&str, String>) {
     for (path, text) in read_files(home) {
@@ -147,12 +155,8 @@ fn init_replaces_servers_of_all_agents_and_undo_restores_all_bytes() {
     let agents = later["plan"]["agents"].as_array().unwrap();
     assert_eq!((agents.len(), &agents[0]["agent"]), (1, &"windsurf".into()), "only the new agent: {later}");
 
-    // Without a manager of services, for example over ssh, only the service is left, and the next undo removes it.
-    write_systemctl(&home, 1);
-    let left = run_discreetly(&home, &["init", "--undo"]).expect(2);
-    assert!(left.stderr.contains("the service is still installed: `"), "{}", left.stderr);
+    undo_without_service_manager(&home);
     assert!(read_files(&home) == before && fs::read_dir(&units).unwrap().count() == 2);
-    write_systemctl(&home, 0);
     let undone = run_discreetly(&home, &["init", "--undo", "--json"]).expect(0).json();
     assert_eq!((&undone["service_removed"], fs::read_dir(&units).unwrap().count()), (&true.into(), 0));
     let calls = fs::read_to_string(home.0.file("systemctl.log")).unwrap();
