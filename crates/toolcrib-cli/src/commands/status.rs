@@ -167,7 +167,7 @@ fn listing_warnings(server: &ServerReport) -> impl Iterator<Item = ServerWarning
         };
         ServerWarning {
             message: format!("`{name}` does not answer `{}`: {}{code}{data}", error.list, error.message),
-            hint: format!("toolcrib logs {name}; the list is requested again by itself"),
+            hint: format!("see `toolcrib logs {name}`; the list is requested again by itself"),
         }
     })
 }
