@@ -111,7 +111,7 @@ impl McpService {
 
     /// Returns the size of the definitions of the search tools.
     pub(super) fn search_tools_bytes(&self) -> usize {
-        DEFINITIONS.len()
+        SEARCH_TOOLS.iter().map(|definition| definition.len()).sum()
     }
 
     /// Returns the tools that are listed in full in search mode.
