@@ -15,6 +15,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -202,7 +203,8 @@ async fn assert_http2(client: &TlsClient, identity: &Identity) {
     let io = TokioIo::new(stream);
     let (mut sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await.unwrap();
-    tokio::spawn(connection);
+    let mut tasks = JoinSet::new();
+    tasks.spawn(connection);
     let request =
         hyper::Request::get("https://localhost/healthz").body(http_body_util::Empty::<bytes::Bytes>::new());
     let response = sender.send_request(request.unwrap()).await.unwrap();

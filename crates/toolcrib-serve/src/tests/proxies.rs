@@ -107,7 +107,7 @@ async fn handshake_must_end_in_time_and_the_oldest_gives_way() {
     assert!(serve_after_handshake(never(), state.clone(), stop.clone()).await.is_none());
     assert_eq!(before.elapsed(), Duration::from_secs(10));
     let before = Instant::now();
-    let oldest = tokio::spawn(serve_after_handshake(never(), state.clone(), stop.clone()));
+    let oldest = gateway.tasks.spawn(serve_after_handshake(never(), state.clone(), stop.clone()));
     tokio::task::yield_now().await;
     for _ in 0..512 {
         gateway.tasks.spawn(serve_after_handshake(never(), state.clone(), stop.clone()));
