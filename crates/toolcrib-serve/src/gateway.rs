@@ -76,8 +76,12 @@ impl HttpGateway {
     ///
     /// # Panics
     /// Panics if the crib has such a store and there is no tokio runtime.
-    pub fn new(service: McpService, callers: Arc<ActiveCallers>, limits: &GatewayLimits) -> Self {
-        let service = Arc::new(service);
+    pub fn new(
+        service: impl Into<Arc<McpService>>,
+        callers: Arc<ActiveCallers>,
+        limits: &GatewayLimits,
+    ) -> Self {
+        let service = service.into();
         let store = service.crib.store();
         let sessions = Arc::new(Sessions::new(limits.sessions).with_store(store));
         let tasks = TaskTracker::new();
