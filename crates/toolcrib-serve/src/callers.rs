@@ -128,6 +128,7 @@ impl CallerEntry {
             && own.caller == others.caller
             && own.caller.profile() == others.caller.profile()
             && own.admin == others.admin
+            && own.caller.can_read_metrics() == others.caller.can_read_metrics()
     }
 }
 
@@ -140,6 +141,9 @@ fn credential_id(token_digest: &Sha256Digest, caller: &Caller, admin: bool) -> A
         digest.update(part.as_bytes());
     }
     digest.update([u8::from(caller.profile().is_some()), u8::from(admin)]);
+    if caller.can_read_metrics() && !admin {
+        digest.update(b"metrics");
+    }
     encoding::to_hex(&digest.finalize()).into()
 }
 
@@ -163,7 +167,7 @@ impl Callers {
     ) -> Result<Self, Box<Problem>> {
         let digests = config::resolve_token_digests(specs, secret)?;
         let entries = digests.into_iter().zip(specs).map(|(token_digest, spec)| {
-            let caller = Caller::new(&spec.name).with_admin(spec.admin);
+            let caller = Caller::new(&spec.name).with_admin(spec.admin).with_metrics(spec.metrics);
             let caller = spec.profile.iter().fold(caller, |caller, profile| caller.with_profile(profile));
             CallerEntry::new(token_digest, caller, spec.admin)
         });

@@ -94,6 +94,8 @@ pub struct Config {
     pub callers: Vec<CallerSpec>,
     /// Audit settings, if calls are recorded.
     pub audit: Option<AuditSpec>,
+    /// True if calls are counted and `/metrics` is served.
+    pub metrics: bool,
     /// URL of the MCP registry, without a slash at its end.
     pub registry: Option<String>,
     /// Storage of secrets.

@@ -237,6 +237,9 @@ pub use crate::spec::{
 };
 #[cfg(feature = "http")]
 #[doc(hidden)]
+pub use crate::http_client::post::{PostClient, PostFailure};
+#[cfg(feature = "http")]
+#[doc(hidden)]
 pub use crate::upstream::transport::http::fetch::fetch_json;
 pub use crate::upstream::transport::in_process::{ToolContext, ToolOutput, Toolbox};
 

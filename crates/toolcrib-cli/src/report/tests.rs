@@ -37,6 +37,8 @@ fn ejected_server() -> ServerStatus {
         cache_misses: 0,
         tools: None,
         memory: None,
+        cpu_time: None,
+        queued: 0,
         calls: 0,
         errors: 0,
         p50: None,

@@ -32,6 +32,8 @@ pub struct CallerSpec {
     pub token: CallerToken,
     /// True if it may use the admin API.
     pub admin: bool,
+    /// True if it may read the metrics.
+    pub metrics: bool,
     /// Profile that it is restricted to.
     pub profile: Option<String>,
     /// Place where it is declared.
@@ -156,6 +158,7 @@ pub(super) fn read(reader: &mut TableReader<'_>, sections: &mut ConfigSections) 
         let Some(mut table) = callers.entry_table(entry) else { continue };
         let rules = rules::read(&mut table, rules::parse_server_rule);
         let admin = table.boolean("admin").unwrap_or(false);
+        let metrics = table.boolean("metrics").unwrap_or(false);
         let token = read_token(&mut table, &entry.key);
         let limits = quota::read(&mut table);
         let in_flight = table.count("in-flight", 1).and_then(NonZeroU32::new);
@@ -168,7 +171,8 @@ pub(super) fn read(reader: &mut TableReader<'_>, sections: &mut ConfigSections) 
         sections.usage_limits.callers.insert(entry.key.clone(), limits);
         sections.usage_limits.callers_in_flight.extend(in_flight.map(|calls| (entry.key.clone(), calls)));
         if let Some(token) = token {
-            sections.callers.push(CallerSpec { name: entry.key.clone(), token, admin, profile, origin });
+            let name = entry.key.clone();
+            sections.callers.push(CallerSpec { name, token, admin, metrics, profile, origin });
         }
     }
 }

@@ -76,6 +76,7 @@ pub const ROOT: &[ConfigKey] = &[
     key("limits", Table(GATEWAY_LIMITS), "", "Limits of the gateway as a whole"),
     key("listen", Table(LISTEN), "", "Settings of the HTTP listener"),
     key("gateway", Table(GATEWAY), "", "The gateway that `toolcrib stdio` starts in the background"),
+    key("metrics", Table(METRICS), "", "Metrics of calls and servers, read at `/metrics`"),
     key("secrets", Table(SECRETS), "", "Storage of the values behind `${secret:NAME}`"),
     key("audit", Text, "", "File to record calls in, relative to this file"),
     key("audit-required", Boolean, "false", "Refuse calls that cannot be recorded"),
@@ -351,6 +352,7 @@ const CALLER: &[ConfigKey] = &[
     key("token", Text, "", "Bearer token of the caller"),
     key("token-sha256", Text, "", "SHA-256 of the token, instead of `token`"),
     key("admin", Boolean, "false", "Whether the caller may use the admin API, `/api/v1`"),
+    key("metrics", Boolean, "false", "Whether the caller may read `/metrics`; admins may as well"),
     key("profile", Text, "", "Profile that the caller is restricted to"),
     key("allow", TextList, "[\"*\"]", "Patterns `SERVER.NAME`; only matches are listed and callable"),
     key("deny", TextList, "[]", "Patterns that are never listed or callable"),
@@ -432,6 +434,9 @@ const GATEWAY: &[ConfigKey] = &[
         "Time without clients and calls after which a gateway that was started this way exits",
     ),
 ];
+
+const METRICS: &[ConfigKey] =
+    &[key("enabled", Boolean, "true", "Whether calls are counted and `/metrics` is served")];
 
 const LISTEN: &[ConfigKey] = &[
     key("hosts", TextList, "[]", "Accepted `Host` names besides the listen address and `localhost`"),

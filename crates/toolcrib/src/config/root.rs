@@ -39,6 +39,7 @@ pub(super) struct ConfigSections {
     pub(super) usage_limits: UsageLimits,
     pub(super) callers: Vec<CallerSpec>,
     pub(super) audit: Option<AuditSpec>,
+    pub(super) metrics: bool,
     pub(super) registry: Option<String>,
     pub(super) secrets: SecretBackend,
     pub(super) origins: BTreeMap<ServerId, Origin>,
@@ -68,6 +69,7 @@ impl Default for ConfigSections {
             usage_limits: UsageLimits::default(),
             callers: Vec::new(),
             audit: None,
+            metrics: true,
             registry: None,
             secrets: SecretBackend::default(),
             origins: BTreeMap::new(),
@@ -154,6 +156,10 @@ fn read_gateway_sections(
     let selectors = profiles::read(reader, sections);
     callers::read(reader, sections);
     sections.audit = audit::read(reader);
+    if let Some(mut table) = reader.table("metrics") {
+        sections.metrics = table.boolean("enabled").unwrap_or(true);
+        table.finish();
+    }
     sections.registry = read_registry(reader);
     if let Some(table) = reader.table("secrets") {
         sections.secrets = secrets::read(table);

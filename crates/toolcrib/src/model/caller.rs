@@ -11,6 +11,7 @@ pub struct Caller {
     identity: Arc<CallerIdentity>,
     profile: Option<Arc<str>>,
     is_admin: bool,
+    reads_metrics: bool,
 }
 
 /// The part of a caller that its clones share.
@@ -42,7 +43,7 @@ impl Caller {
 
     fn with_name(name: Cow<'static, str>) -> Self {
         let identity = Arc::new(CallerIdentity { name, revoked: AtomicBool::new(false) });
-        Self { identity, profile: None, is_admin: false }
+        Self { identity, profile: None, is_admin: false, reads_metrics: false }
     }
 
     /// Returns the caller for local use by the same user.
@@ -62,6 +63,18 @@ impl Caller {
     pub fn with_admin(mut self, is_admin: bool) -> Self {
         self.is_admin = is_admin;
         self
+    }
+
+    /// Lets the caller read the metrics of the gateway.
+    #[must_use]
+    pub fn with_metrics(mut self, reads_metrics: bool) -> Self {
+        self.reads_metrics = reads_metrics;
+        self
+    }
+
+    /// Returns whether the caller may read the metrics of the gateway: it is allowed to, is local or is an administrator.
+    pub fn can_read_metrics(&self) -> bool {
+        self.reads_metrics || self.can_see_all()
     }
 
     /// Returns whether the caller may see what servers write about all callers: it is local or an administrator.

@@ -50,6 +50,8 @@ impl Instances {
             stderr_tail: self.records.stderr.lines_after(0).into_iter().map(|line| line.text).collect(),
             garbage_lines: each().map(|status| status.garbage_lines).sum(),
             memory: each().filter_map(|status| status.memory).reduce(|sum, memory| sum + memory),
+            cpu_time: each().filter_map(|status| status.cpu_time).reduce(|sum, time| sum + time),
+            queued: each().map(|status| status.queued).sum(),
             tools: listing.as_ref().and_then(|listing| listing.tool_count()),
             listing_errors: self.listing_errors(&instances),
             problems: listing.map(|listing| listing.problems()).unwrap_or_default(),
