@@ -4,7 +4,15 @@
 //! version.
 
 pub(crate) mod approvals;
+#[cfg_attr(not(test), expect(dead_code, reason = "the routes follow"))]
+pub(crate) mod calls;
+#[cfg_attr(not(test), expect(dead_code, reason = "the routes follow"))]
+pub(crate) mod clients;
+#[cfg_attr(not(test), expect(dead_code, reason = "the routes follow"))]
+pub(crate) mod events;
 pub(crate) mod server;
+#[cfg_attr(not(test), expect(dead_code, reason = "the routes follow"))]
+pub(crate) mod stats;
 pub(crate) mod status;
 pub(crate) mod tools;
 

@@ -1,5 +1,6 @@
 //! Plain values that every layer uses. Nothing here uses tokio, locks or I/O.
 
+pub mod call_id;
 pub mod caller;
 pub mod denial;
 pub mod error;
@@ -16,3 +17,4 @@ pub mod selector;
 pub(crate) mod spoken_eras;
 pub mod status;
 pub mod target;
+pub mod trace_context;

@@ -193,6 +193,7 @@ impl LayeredConfig {
             callers: sections.callers,
             audit: sections.audit,
             metrics: sections.metrics,
+            history: sections.history,
             registry: sections.registry,
             secrets: sections.secrets,
             origins: sections.origins,

@@ -13,8 +13,8 @@ use super::scope::{self, ActiveTags, ScopeMatch};
 use super::server::{self, ServerTable};
 use super::source_map::SourceMap;
 use super::{
-    AuditSpec, AutoStart, CallerSpec, GatewayLimits, ListenSpec, Origin, ProblemScope, SecretBackend, audit,
-    callers, expose, profiles, quota, rules, secrets,
+    AuditSpec, AutoStart, CallerSpec, GatewayLimits, HistorySpec, ListenSpec, Origin, ProblemScope,
+    SecretBackend, audit, callers, expose, history, profiles, quota, rules, secrets,
 };
 use crate::access::expose::ExposeSettings;
 use crate::access::policy::Policy;
@@ -40,6 +40,7 @@ pub(super) struct ConfigSections {
     pub(super) callers: Vec<CallerSpec>,
     pub(super) audit: Option<AuditSpec>,
     pub(super) metrics: bool,
+    pub(super) history: HistorySpec,
     pub(super) registry: Option<String>,
     pub(super) secrets: SecretBackend,
     pub(super) origins: BTreeMap<ServerId, Origin>,
@@ -70,6 +71,7 @@ impl Default for ConfigSections {
             callers: Vec::new(),
             audit: None,
             metrics: true,
+            history: HistorySpec::default(),
             registry: None,
             secrets: SecretBackend::default(),
             origins: BTreeMap::new(),
@@ -159,6 +161,9 @@ fn read_gateway_sections(
     if let Some(mut table) = reader.table("metrics") {
         sections.metrics = table.boolean("enabled").unwrap_or(true);
         table.finish();
+    }
+    if let Some(table) = reader.table("history") {
+        sections.history = history::read(table);
     }
     sections.registry = read_registry(reader);
     if let Some(table) = reader.table("secrets") {
