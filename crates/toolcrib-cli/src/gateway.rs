@@ -1,5 +1,6 @@
 //! The running gateway: binds its listeners, accepts connections, and drains on shutdown.
 
+mod collected_metrics;
 mod handle;
 mod idle_exit;
 mod listener;
@@ -44,6 +45,7 @@ use crate::listen::ListenAddr;
 use crate::paths::Paths;
 use crate::secrets::SecretLocator;
 use crate::sources::ConfigSources;
+use crate::telemetry::Telemetry;
 
 pub(crate) use self::handle::GatewayHandle;
 pub(crate) use self::handle::StampedConfig;
@@ -111,7 +113,9 @@ impl Gateway {
         let audit = Arc::new(Audit::new(settings.audit.as_ref())?);
         let builder = with_signing_key(builder(paths, settings.settings, &secrets), paths)
             .listing_wait(settings.limits.listing_wait);
-        let crib = build_crib(builder.log(logs.sink()).observer(audit.clone()))?;
+        let telemetry = Arc::new(Telemetry::from_env(settings.metrics));
+        let builder = builder.observer(audit.clone()).observer(telemetry.clone());
+        let crib = build_crib(builder.log(logs.sink()))?;
         let callers = Arc::new(ActiveCallers::new(settings.callers));
         let login_audit = audit.clone();
         let target = SettingsTarget {
@@ -119,6 +123,7 @@ impl Gateway {
             callers: callers.clone(),
             secrets,
             audit,
+            telemetry,
             is_exposed: listeners.address.as_ref().is_some_and(ListenAddr::is_exposed),
             peer_check: listeners.peer_check.clone(),
         };
@@ -131,10 +136,12 @@ impl Gateway {
             .with_hosts(hosts)
             .with_max_unauthenticated(max_public_connections() / 2)
             .with_failed_logins(move |failed| record_failed_logins(&login_audit, failed));
+        let http = Arc::new(http);
+        handle.start_telemetry(&http);
         Ok(Self {
             crib,
             handle,
-            http: Arc::new(http),
+            http,
             listeners,
             connections: ConnectionCount::new(),
             drain_timeout: settings.limits.drain,

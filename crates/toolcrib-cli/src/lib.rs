@@ -35,6 +35,7 @@ mod protection;
 mod report;
 mod secrets;
 mod sources;
+mod telemetry;
 mod tool_listing;
 mod visible_text;
 

@@ -72,7 +72,7 @@ impl Telemetry {
         Self::new(serves_metrics, settings)
     }
 
-    fn new(serves_metrics: bool, export: Option<OtlpSettings>) -> Self {
+    pub(crate) fn new(serves_metrics: bool, export: Option<OtlpSettings>) -> Self {
         let traces = export.as_ref().filter(|settings| settings.traces.is_some());
         Self {
             serves_metrics: AtomicBool::new(serves_metrics),

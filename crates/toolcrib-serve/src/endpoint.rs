@@ -11,6 +11,7 @@ use std::sync::Arc;
 use hyper::body::Incoming;
 use hyper::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, EXPECT, HeaderValue, RETRY_AFTER};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use toolcrib::call::trace_meta;
 use toolcrib::protocol::era::client::{self, DeclaredEra, INITIALIZE};
 use toolcrib::protocol::json::object::Object;
 use toolcrib::protocol::jsonrpc::{
@@ -211,7 +212,7 @@ async fn handle_request(
     headers: &HeaderMap,
     mut request: McpRequest,
 ) -> Response<ResponseBody> {
-    if conn.gateway.service.crib.traces_calls() {
+    if conn.gateway.service.crib.traces_calls() && request.method != INITIALIZE {
         add_trace_context(headers, request.params.as_mut());
     }
     match conn.meta_reader.read(request.params.as_mut()) {

@@ -120,6 +120,11 @@ impl HttpGateway {
         });
     }
 
+    /// Returns the number of open sessions.
+    pub fn session_count(&self) -> usize {
+        self.sessions.count()
+    }
+
     /// Waits until clients have released most of a large amount of memory that they used for a while. An allocator may
     /// keep that memory; this is a good time to return it to the system.
     ///

@@ -101,7 +101,9 @@ mod stdio;
 #[cfg(test)]
 mod tests;
 
-pub use crate::admin_routes::{AdminReply, AdminReplyFuture, AdminRequest, AdminRoutes, NoAdminRoutes};
+pub use crate::admin_routes::{
+    AdminReply, AdminReplyFuture, AdminRequest, AdminRoutes, MetricsFuture, MetricsText, NoAdminRoutes,
+};
 #[doc(hidden)]
 pub use crate::batch::{is_batch, join_responses};
 pub use crate::callers::{

@@ -196,6 +196,9 @@ pub use crate::config::Config;
 pub use crate::crib::{
     BuildError, Crib, CribBuilder, Discovery, LeaseOptions, ListFreshness, SearchHit, ServerLease, Settings,
 };
+#[cfg(feature = "http")]
+#[doc(hidden)]
+pub use crate::http_client::post::{PostClient, PostFailure};
 pub use crate::limits::{LimitKind, LimitOwner, LimitStatus, UsageLimit, UsageLimits};
 pub use crate::model::call_id::{CallId, InvalidCallId};
 pub use crate::model::caller::Caller;
@@ -239,9 +242,6 @@ pub use crate::spec::{
     NamePattern, Origin, Pinning, Restarts, Roster, ServerCard, ServerId, ServerLimits, ServerSpec, Sharing,
     SpecDigest, StartPolicy, ToolsSpec, TransportKind, Trust,
 };
-#[cfg(feature = "http")]
-#[doc(hidden)]
-pub use crate::http_client::post::{PostClient, PostFailure};
 #[cfg(feature = "http")]
 #[doc(hidden)]
 pub use crate::upstream::transport::http::fetch::fetch_json;

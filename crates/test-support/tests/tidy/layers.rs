@@ -95,6 +95,7 @@ const CRATES: &[Crate] = &[
             "report",
             "tool_listing",
             "audit",
+            "telemetry",
             "client",
             "progress",
             "gateway",

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -11,9 +11,10 @@ use tokio_util::sync::CancellationToken;
 use toolcrib::Crib;
 use toolcrib::config::{Config, GatewayLimits, ListenSpec};
 use toolcrib::util::locks::IgnorePoison as _;
+use toolcrib_serve::HttpGateway;
 
 use super::settings::{GatewaySettings, SettingsTarget};
-use super::watch;
+use super::{collected_metrics, watch};
 use crate::audit::Audit;
 use crate::command_error::{CommandError, ProblemReport};
 use crate::environment::used_variables;
@@ -21,6 +22,7 @@ use crate::exit::ExitStatus;
 use crate::report::ReloadReport;
 use crate::report::status::ConfigReport;
 use crate::sources::{ConfigSources, ConfigStamp};
+use crate::telemetry::{MetricFamily, Telemetry};
 
 /// A running gateway: its servers, its config and how to reload it. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -43,6 +45,8 @@ struct HandleInner {
     /// Number of reloads that were started.
     reloads_started: AtomicU64,
     closing: CancellationToken,
+    /// The HTTP server, once there is one.
+    http: OnceLock<Weak<HttpGateway>>,
 }
 
 /// The config that was read last.
@@ -97,6 +101,7 @@ impl GatewayHandle {
             last_reload: tokio::sync::Mutex::default(),
             reloads_started: AtomicU64::new(0),
             closing: CancellationToken::new(),
+            http: OnceLock::new(),
         }))
     }
 
@@ -108,6 +113,31 @@ impl GatewayHandle {
     /// Returns the audit file.
     pub(crate) fn audit(&self) -> &Audit {
         &self.0.target.audit
+    }
+
+    /// Returns what was observed about calls and servers.
+    pub(crate) fn telemetry(&self) -> &Telemetry {
+        &self.0.target.telemetry
+    }
+
+    /// Starts the export of spans and metrics, if the environment asks for it.
+    pub(super) fn start_telemetry(&self, http: &Arc<HttpGateway>) {
+        // There is one HTTP server.
+        let _ = self.0.http.set(Arc::downgrade(http));
+        let inner = Arc::downgrade(&self.0);
+        let metrics = move || inner.upgrade().map(|inner| Self(inner).collect_metrics()).unwrap_or_default();
+        self.telemetry().start_export(Arc::new(metrics));
+    }
+
+    /// Returns all metrics. Blocks, because it reads memory and CPU use from the system.
+    pub(crate) fn collect_metrics(&self) -> Vec<MetricFamily> {
+        let http = self.0.http.get().and_then(Weak::upgrade);
+        collected_metrics::collect(self, http.map_or(0, |http| http.session_count()))
+    }
+
+    /// Returns the number of the config in use.
+    pub(super) fn config_generation(&self) -> u64 {
+        self.loaded().generation
     }
 
     /// Returns the time since the start.
@@ -144,6 +174,7 @@ impl GatewayHandle {
         // A reload that is cancelled leaves no result to share.
         *last_reload = None;
         let result = self.load_and_apply().await;
+        self.telemetry().record_reload(result.is_ok());
         *last_reload = Some(result.clone());
         result
     }
@@ -234,6 +265,7 @@ impl GatewayHandle {
             callers: Arc::new(ActiveCallers::new(callers)),
             secrets,
             audit: Arc::new(Audit::new(None).unwrap()),
+            telemetry: Arc::new(Telemetry::new(config.metrics, None)),
             is_exposed: false,
             peer_check: PeerCheck::AnyUser,
         };

@@ -11,6 +11,7 @@ use crate::audit::Audit;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::secrets::SecretLocator;
+use crate::telemetry::Telemetry;
 
 /// The settings of a gateway, resolved and checked.
 #[derive(Debug)]
@@ -20,6 +21,8 @@ pub(super) struct GatewaySettings {
     pub(super) callers: Callers,
     pub(super) secrets: SecretBackend,
     pub(super) audit: Option<AuditSpec>,
+    /// True if calls are counted and `/metrics` is served.
+    pub(super) metrics: bool,
     pub(super) listen: ListenSpec,
     pub(super) limits: GatewayLimits,
 }
@@ -38,6 +41,7 @@ impl GatewaySettings {
             callers: resolve_callers(config, &secrets.with_backend(&config.secrets))?,
             secrets: config.secrets.clone(),
             audit: config.audit.clone(),
+            metrics: config.metrics,
             listen: config.listen.clone(),
             limits: config.limits.clone(),
         })
@@ -80,6 +84,7 @@ pub(super) struct SettingsTarget {
     pub(super) callers: Arc<ActiveCallers>,
     pub(super) secrets: SecretLocator,
     pub(super) audit: Arc<Audit>,
+    pub(super) telemetry: Arc<Telemetry>,
     /// True if other machines can reach the gateway, so that callers must be declared.
     pub(super) is_exposed: bool,
     /// Tells connections of other users apart, which needs callers where it is not available.
@@ -111,8 +116,9 @@ impl SettingsTarget {
     /// The settings are in force when this is first polled; dropping the future only skips waiting for the catalog and
     /// for the store.
     pub(super) async fn apply(&self, settings: GatewaySettings) -> Result<RosterChanges, CommandError> {
-        let GatewaySettings { settings, callers, secrets, audit, limits, .. } = settings;
+        let GatewaySettings { settings, callers, secrets, audit, metrics, limits, .. } = settings;
         self.audit.apply(audit);
+        self.telemetry.set_serves_metrics(metrics);
         self.crib.set_listing_wait(limits.listing_wait);
         // Requests are served meanwhile: callers, rules and limits change together, and new servers come last, so that no
         // caller uses a server under rules that do not name it.
@@ -164,6 +170,7 @@ mod tests {
             callers: Arc::new(ActiveCallers::new(callers)),
             secrets: secrets(),
             audit: Arc::new(Audit::new(None).unwrap()),
+            telemetry: Arc::new(Telemetry::new(false, None)),
             is_exposed: false,
             peer_check: PeerCheck::AnyUser,
         }

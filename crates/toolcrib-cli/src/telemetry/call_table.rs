@@ -55,7 +55,7 @@ struct SeriesKey<'a> {
 
 impl<'a> SeriesKey<'a> {
     fn of_call(record: &'a CallRecord) -> Self {
-        let method = METHODS.into_iter().find(|method| *method == record.method).unwrap_or(OTHER);
+        let method = METHODS.iter().copied().find(|method| *method == record.method).unwrap_or(OTHER);
         // Other names are URIs, or were made up by the caller.
         let is_named = matches!(method, "tools/call" | "prompts/get")
             && record.server.is_some()

@@ -77,7 +77,11 @@ impl MetricFamily {
 
     /// Adds a number. Labels without a value are left out.
     pub(crate) fn add(&mut self, labels: &[(&'static str, &str)], value: f64) {
-        self.points.push(Point { labels: to_labels(labels), value: PointValue::Number(value), example: None });
+        self.points.push(Point {
+            labels: to_labels(labels),
+            value: PointValue::Number(value),
+            example: None,
+        });
     }
 
     /// Adds a count.

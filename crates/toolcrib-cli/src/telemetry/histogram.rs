@@ -33,13 +33,16 @@ impl Histogram {
 
     pub(super) fn snapshot(&self) -> HistogramSnapshot {
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        HistogramSnapshot { counts: self.counts.each_ref().map(load), sum_nanos: load(&self.sum_nanos).into() }
+        HistogramSnapshot {
+            counts: self.counts.each_ref().map(load),
+            sum_nanos: load(&self.sum_nanos).into(),
+        }
     }
 }
 
 /// The content of one histogram, or of several together.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct HistogramSnapshot {
+pub(crate) struct HistogramSnapshot {
     /// Counts by bucket, not cumulative.
     pub(super) counts: [u64; BUCKETS],
     sum_nanos: u128,

@@ -54,8 +54,10 @@ impl Incidents {
             "Exits and failed starts of a server after which it is started again.",
         );
         let mut ejections = MetricFamily::counter("toolcrib.server.ejections", "Ejections of a server.");
-        let mut transitions =
-            MetricFamily::counter("toolcrib.breaker.transitions", "Changes of the circuit breaker of a server.");
+        let mut transitions = MetricFamily::counter(
+            "toolcrib.breaker.transitions",
+            "Changes of the circuit breaker of a server.",
+        );
         for (server, incidents) in &self.servers {
             let server = ("toolcrib.server", server.as_str());
             for (class, count) in &incidents.restarts {

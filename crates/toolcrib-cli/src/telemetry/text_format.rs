@@ -142,9 +142,13 @@ mod tests {
 
     fn families() -> Vec<MetricFamily> {
         let mut calls = MetricFamily::counter("toolcrib.calls", "Calls that ended.");
-        calls.add_count(&[("toolcrib.server", "git"), ("gen_ai.tool.name", "a\"b\\c\nd"), ("error.type", "")], 3);
+        calls.add_count(
+            &[("toolcrib.server", "git"), ("gen_ai.tool.name", "a\"b\\c\nd"), ("error.type", "")],
+            3,
+        );
         calls.points[0].example = Some(CallId::from_number(0xabc));
-        let mut cpu = MetricFamily::counter("toolcrib.server.cpu", "CPU time.").with_unit(MetricUnit::Seconds);
+        let mut cpu =
+            MetricFamily::counter("toolcrib.server.cpu", "CPU time.").with_unit(MetricUnit::Seconds);
         cpu.add(&[], 1.5);
         let histogram = Histogram::default();
         histogram.record(Duration::from_millis(2));
@@ -180,7 +184,8 @@ mod tests {
 
     #[test]
     fn openmetrics_has_units_and_ids_of_calls() {
-        let format = TextFormat::from_accept(Some("application/openmetrics-text;version=1.0.0,text/plain;q=0.5"));
+        let format =
+            TextFormat::from_accept(Some("application/openmetrics-text;version=1.0.0,text/plain;q=0.5"));
         assert_eq!(format, TextFormat::OpenMetrics);
         let text = format.format(&families());
         assert!(text.contains("# TYPE toolcrib_calls counter\n"), "{text}");

@@ -38,11 +38,7 @@ impl PostClient {
     ///
     /// # Errors
     /// Returns the reason if the URL or a header is invalid, or TLS is not available.
-    pub fn new(
-        url: &str,
-        content_type: &'static str,
-        headers: &[(String, String)],
-    ) -> Result<Self, String> {
+    pub fn new(url: &str, content_type: &'static str, headers: &[(String, String)]) -> Result<Self, String> {
         let url = crate::spec::url::parse_url(url).map_err(str::to_owned)?;
         let connector = Connector::new(&url)?;
         let mut all = HeaderMap::new();
@@ -76,7 +72,8 @@ impl PostClient {
         *request.headers_mut() = self.headers.clone();
         let temporary = |reason| PostFailure { reason, is_temporary: true };
         let exchange = async {
-            let response = self.client.request(request).await.map_err(|error| temporary(root_cause(&error)))?;
+            let response =
+                self.client.request(request).await.map_err(|error| temporary(root_cause(&error)))?;
             let status = response.status();
             // The content is not needed.
             let _ = Limited::new(response.into_body(), MAX_RESPONSE).collect().await;

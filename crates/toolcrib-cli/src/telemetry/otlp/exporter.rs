@@ -32,7 +32,11 @@ pub(crate) struct Exporter {
 impl Exporter {
     /// Starts the thread. It has a runtime of its own, so that calls and exports do not delay each other, and so that the last
     /// export can be waited for when the gateway's runtime is busy with its end.
-    pub(crate) fn start(settings: OtlpSettings, spans: Arc<SpanQueue>, metrics: MetricSource) -> io::Result<Self> {
+    pub(crate) fn start(
+        settings: OtlpSettings,
+        spans: Arc<SpanQueue>,
+        metrics: MetricSource,
+    ) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let stop = CancellationToken::new();
         let stopping = stop.clone();
@@ -140,7 +144,8 @@ impl<'a> Signal<'a> {
         let result = loop {
             let result = self.client.post(body.clone(), self.timeout).await;
             match &result {
-                Err(failure) if failure.is_temporary && attempt < MAX_ATTEMPTS && !self.stop.is_cancelled() => {}
+                Err(failure)
+                    if failure.is_temporary && attempt < MAX_ATTEMPTS && !self.stop.is_cancelled() => {}
                 _ => break result,
             }
             // Stops waiting when the gateway stops, for one last attempt.

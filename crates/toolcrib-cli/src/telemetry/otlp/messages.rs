@@ -19,7 +19,7 @@ const CUMULATIVE: u64 = 2;
 
 /// A name and a value of the resource.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ResourceAttribute {
+pub(crate) struct ResourceAttribute {
     pub(super) name: String,
     pub(super) value: String,
 }
@@ -197,11 +197,14 @@ fn metric(family: &MetricFamily, started: SystemTime, now: SystemTime) -> Messag
     let mut metric = Message::default();
     metric.text(1, family.name);
     metric.text(2, family.help);
-    metric.text(3, match family.unit {
-        MetricUnit::None => "1",
-        MetricUnit::Seconds => "s",
-        MetricUnit::Bytes => "By",
-    });
+    metric.text(
+        3,
+        match family.unit {
+            MetricUnit::None => "1",
+            MetricUnit::Seconds => "s",
+            MetricUnit::Bytes => "By",
+        },
+    );
     match family.kind {
         MetricKind::Gauge => metric.message(5, &data),
         MetricKind::Counter => {

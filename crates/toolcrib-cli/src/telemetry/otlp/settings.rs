@@ -93,7 +93,8 @@ impl Reader<'_> {
             None | Some("otlp") => {}
             Some("none") => return None,
             Some(other) => {
-                self.warnings.push(format!("{exporter} is `{other}`, but only `otlp` and `none` are supported"));
+                self.warnings
+                    .push(format!("{exporter} is `{other}`, but only `otlp` and `none` are supported"));
                 return None;
             }
         }
@@ -157,7 +158,9 @@ impl Reader<'_> {
         let Some(value) = self.value("OTEL_TRACES_SAMPLER_ARG") else { return 1.0 };
         let ratio = value.parse().ok().filter(|ratio| (0.0..=1.0).contains(ratio));
         ratio.unwrap_or_else(|| {
-            self.warnings.push(format!("OTEL_TRACES_SAMPLER_ARG is `{value}`; use a number from 0 to 1, such as `0.1`"));
+            self.warnings.push(format!(
+                "OTEL_TRACES_SAMPLER_ARG is `{value}`; use a number from 0 to 1, such as `0.1`"
+            ));
             1.0
         })
     }
@@ -204,7 +207,8 @@ mod tests {
     use super::*;
 
     fn read(variables: &[(&str, &str)]) -> OtlpVariables {
-        let get = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+        let get =
+            |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
         OtlpVariables::read(&get)
     }
 
@@ -239,8 +243,12 @@ mod tests {
         assert_eq!(read.warnings, Vec::<String>::new());
         let settings = read.settings.unwrap();
         let traces = settings.traces.unwrap();
-        assert_eq!((traces.url.as_str(), traces.timeout), ("http://c:4318/v1/traces", Duration::from_millis(500)));
-        let headers = [("api-key", "a b"), ("x", "1")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(
+            (traces.url.as_str(), traces.timeout),
+            ("http://c:4318/v1/traces", Duration::from_millis(500))
+        );
+        let headers =
+            [("api-key", "a b"), ("x", "1")].map(|(name, value)| (name.to_owned(), value.to_owned()));
         assert_eq!(traces.headers, headers);
         let metrics = settings.metrics.unwrap();
         assert_eq!((metrics.url.as_str(), metrics.headers.len()), ("https://m/own", 1));
@@ -262,12 +270,18 @@ mod tests {
         ]);
         let settings = read.settings.unwrap();
         let traces = settings.traces.unwrap();
-        assert_eq!((traces.url.as_str(), traces.timeout), ("http://localhost:4318/v1/traces", Duration::from_secs(10)));
+        assert_eq!(
+            (traces.url.as_str(), traces.timeout),
+            ("http://localhost:4318/v1/traces", Duration::from_secs(10))
+        );
         assert_eq!((settings.metrics, settings.sampler), (None, Sampler::default()));
         assert_eq!((settings.max_queued, settings.max_batch), (10, 10));
         assert_eq!(read.warnings.len(), 4, "{:?}", read.warnings);
         assert!(!read.warnings.iter().any(|warning| warning.contains("secret")));
-        let grpc = self::read(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4317"), ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")]);
+        let grpc = self::read(&[
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4317"),
+            ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+        ]);
         assert_eq!((grpc.settings, grpc.warnings.len()), (None, 2));
     }
 }
