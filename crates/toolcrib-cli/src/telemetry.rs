@@ -25,7 +25,7 @@ use toolcrib::{CallRecord, Event, Observer};
 use self::call_table::{CallTable, OTHER};
 pub(crate) use self::family::{MetricFamily, MetricUnit};
 use self::incidents::Incidents;
-use self::otlp::{Exporter, OtlpSettings, OtlpVariables};
+use self::otlp::{OtlpExporter, OtlpSettings, OtlpVariables};
 use self::sampler::SpanStarter;
 use self::span_queue::SpanQueue;
 pub(crate) use self::text_format::TextFormat;
@@ -53,7 +53,7 @@ pub(crate) struct Telemetry {
     span_queue: Arc<SpanQueue>,
     /// Taken by the start of the export.
     export_settings: Mutex<Option<OtlpSettings>>,
-    exporter: Mutex<Option<Exporter>>,
+    exporter: Mutex<Option<OtlpExporter>>,
 }
 
 impl fmt::Debug for Telemetry {
@@ -102,7 +102,7 @@ impl Telemetry {
     /// Starts to export, if the environment asks for it. Without a thread for it, the gateway works without the export.
     pub(crate) fn start_export(&self, metrics: MetricSource) {
         let Some(settings) = self.export_settings.lock().ignore_poison().take() else { return };
-        match Exporter::start(settings, self.span_queue.clone(), metrics) {
+        match OtlpExporter::start(settings, self.span_queue.clone(), metrics) {
             Ok(exporter) => *self.exporter.lock().ignore_poison() = Some(exporter),
             Err(error) => tracing::error!("cannot export spans and metrics: {error}"),
         }

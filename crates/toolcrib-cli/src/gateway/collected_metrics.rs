@@ -105,7 +105,7 @@ fn catalog_families(catalog: &Catalog) -> [MetricFamily; 2] {
         "toolcrib.catalog.tokens",
         "Estimated tokens of the tool definitions of a server.",
     );
-    let mut costs: BTreeMap<&ServerId, DefinitionCost> = BTreeMap::new();
+    let mut costs: BTreeMap<&ServerId, ToolTotals> = BTreeMap::new();
     for tool in catalog.tools() {
         let cost = costs.entry(&tool.server).or_default();
         cost.tools += 1;
@@ -122,7 +122,7 @@ fn catalog_families(catalog: &Catalog) -> [MetricFamily; 2] {
 
 /// The tools of one server.
 #[derive(Default)]
-struct DefinitionCost {
+struct ToolTotals {
     tools: u64,
     bytes: usize,
 }

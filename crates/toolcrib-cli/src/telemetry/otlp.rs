@@ -8,5 +8,5 @@ mod messages;
 mod protobuf;
 mod settings;
 
-pub(crate) use self::exporter::Exporter;
+pub(crate) use self::exporter::OtlpExporter;
 pub(crate) use self::settings::{OtlpSettings, OtlpVariables};

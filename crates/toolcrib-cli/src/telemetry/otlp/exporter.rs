@@ -24,12 +24,12 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A running exporter.
 #[derive(Debug)]
-pub(crate) struct Exporter {
+pub(crate) struct OtlpExporter {
     stop: CancellationToken,
     thread: JoinHandle<()>,
 }
 
-impl Exporter {
+impl OtlpExporter {
     /// Starts the thread. It has a runtime of its own, so that calls and exports do not delay each other, and so that the last
     /// export can be waited for when the gateway's runtime is busy with its end.
     pub(crate) fn start(
