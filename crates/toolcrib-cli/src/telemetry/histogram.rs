@@ -87,7 +87,7 @@ mod tests {
         assert!((snapshot.sum() - 900.007_001).abs() < 1e-9, "{}", snapshot.sum());
         let mut twice = snapshot.clone();
         twice.add(&snapshot);
-        assert_eq!((twice.count(), twice.sum()), (14, 1800.014_002));
+        assert_eq!((twice.count(), twice.sum()), (14, 1_800.014_002));
         assert_eq!(bounds_in_seconds()[0], 0.001);
     }
 }
