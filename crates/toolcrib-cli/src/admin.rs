@@ -1,10 +1,12 @@
-//! The admin API: status, tools, logs, start, restart, stop, reload and approvals.
+//! The admin API: status, tools, logs, start, restart, stop, reload, approvals, calls, events and clients.
 //!
 //! Produces JSON and is independent of connections; access is checked before a request gets here.
 
 mod approvals;
 mod errors;
+mod history;
 mod recorded_action;
+mod routes;
 #[cfg(test)]
 mod tests;
 
@@ -22,10 +24,11 @@ use toolcrib::util::format::format_timestamp;
 use toolcrib::util::maps::collect_map;
 use toolcrib::{Caller, Crib, Error, Selector, ServerId, ServerStatus, StderrLine};
 use toolcrib_serve::{
-    AdminReply, AdminReplyFuture, AdminRequest, AdminRoutes, MetricsFuture, MetricsText, query_value,
+    AdminEvents, AdminReply, AdminReplyFuture, AdminRequest, AdminRoutes, MetricsFuture, MetricsText,
+    query_value,
 };
 
-use self::errors::{error_reply, failure_reply};
+use self::errors::{error_reply, failure_reply, forbidden_reply};
 use self::recorded_action::RecordedAction;
 use crate::environment::digest_value;
 use crate::gateway::GatewayHandle;
@@ -71,6 +74,11 @@ impl AdminRoutes for Admin {
     fn metrics<'a>(&'a self, accept: Option<&'a str>) -> MetricsFuture<'a> {
         Box::pin(self.metrics_text(TextFormat::from_accept(accept)))
     }
+
+    fn open_events(&self, request: &AdminRequest<'_>) -> Option<Result<AdminEvents, AdminReply>> {
+        let is_stream = request.path == "/api/v1/events" && request.method == Method::GET;
+        is_stream.then(|| self.event_stream(request))
+    }
 }
 
 impl Admin {
@@ -104,6 +112,9 @@ impl Admin {
         let segments: Vec<&str> = segments.iter().map(|segment| &**segment).collect();
         let get = method == Method::GET;
         let post = method == Method::POST;
+        if !request.is_admin && !routes::is_own_data(&segments) {
+            return forbidden_reply("only an admin may do this");
+        }
         match segments.as_slice() {
             ["healthz"] if get => AdminReply::ok(json!({"status": "ok"})),
             ["readyz"] if get => self.readiness(),
@@ -114,18 +125,25 @@ impl Admin {
             ["api", "v1", "servers", server] if get => self.server(server).await,
             ["api", "v1", "servers", server, "logs"] if get => self.logs(server, query).await,
             ["api", "v1", "servers", server, action @ ("start" | "restart" | "stop")] if post => {
-                self.run_action(server, action).await
+                self.run_action(server, action, query).await
             }
-            ["healthz" | "readyz"]
-            | ["api", "v1", "status" | "gateway" | "tools" | "reload"]
-            | ["api", "v1", "servers", _]
-            | ["api", "v1", "servers", _, "logs" | "start" | "restart" | "stop"] => {
+            segments => self.route_others(&request, segments).await,
+        }
+    }
+
+    async fn route_others(&self, request: &AdminRequest<'_>, segments: &[&str]) -> AdminReply {
+        if let Some(reply) = self.respond_approvals(request, segments).await {
+            return reply;
+        }
+        if let Some(reply) = self.respond_history(request, segments).await {
+            return reply;
+        }
+        let AdminRequest { method, path, .. } = request;
+        match routes::has_path(segments) {
+            true => {
                 error_reply(StatusCode::METHOD_NOT_ALLOWED, &format!("`{path}` does not support {method}"))
             }
-            segments => self
-                .respond_approvals(&request, segments)
-                .await
-                .unwrap_or_else(|| error_reply(StatusCode::NOT_FOUND, &format!("unknown path `{path}`"))),
+            false => error_reply(StatusCode::NOT_FOUND, &format!("unknown path `{path}`")),
         }
     }
 
@@ -275,14 +293,20 @@ impl Admin {
         }
     }
 
-    async fn run_action(&self, name: &str, action: &str) -> AdminReply {
+    async fn run_action(&self, name: &str, action: &str, query: Option<&str>) -> AdminReply {
         let server = match self.parse_server(name) {
             Ok(server) => server,
             Err(error) => return failure_reply(&error),
         };
         let done = match action {
             "start" => self.crib().start(&server).await,
-            "restart" => self.crib().restart(&server).await,
+            "restart" => {
+                self.gateway.history().expect_restart(&server);
+                match query_value(query, "caller") {
+                    Some(caller) => self.crib().reconnect(&server, &Caller::new(&caller)).await,
+                    None => self.crib().restart(&server).await,
+                }
+            }
             _ => self.crib().stop(&server).await,
         };
         match done {

@@ -19,6 +19,7 @@ use crate::audit::Audit;
 use crate::command_error::{CommandError, ProblemReport};
 use crate::environment::used_variables;
 use crate::exit::ExitStatus;
+use crate::history::{CallHistory, GatewayEvent};
 use crate::report::ReloadReport;
 use crate::report::status::ConfigReport;
 use crate::sources::{ConfigSources, ConfigStamp};
@@ -44,9 +45,9 @@ struct HandleInner {
     last_reload: tokio::sync::Mutex<Option<Result<ReloadReport, CommandError>>>,
     /// Number of reloads that were started.
     reloads_started: AtomicU64,
-    closing: CancellationToken,
-    /// The HTTP server, once there is one.
+    /// The HTTP side, which owns this handle, once it is open.
     http: OnceLock<Weak<HttpGateway>>,
+    closing: CancellationToken,
 }
 
 /// The config that was read last.
@@ -100,8 +101,8 @@ impl GatewayHandle {
             limits: config.limits.clone(),
             last_reload: tokio::sync::Mutex::default(),
             reloads_started: AtomicU64::new(0),
-            closing: CancellationToken::new(),
             http: OnceLock::new(),
+            closing: CancellationToken::new(),
         }))
     }
 
@@ -121,9 +122,7 @@ impl GatewayHandle {
     }
 
     /// Starts the export of spans and metrics, if the environment asks for it.
-    pub(super) fn start_telemetry(&self, http: &Arc<HttpGateway>) {
-        // There is one HTTP server.
-        let _ = self.0.http.set(Arc::downgrade(http));
+    pub(super) fn start_export(&self) {
         let inner = Arc::downgrade(&self.0);
         let metrics = move || inner.upgrade().map(|inner| Self(inner).collect_metrics()).unwrap_or_default();
         self.telemetry().start_export(Arc::new(metrics));
@@ -131,13 +130,28 @@ impl GatewayHandle {
 
     /// Returns all metrics. Blocks, because it reads memory and CPU use from the system.
     pub(crate) fn collect_metrics(&self) -> Vec<MetricFamily> {
-        let http = self.0.http.get().and_then(Weak::upgrade);
-        collected_metrics::collect(self, http.map_or(0, |http| http.session_count()))
+        collected_metrics::collect(self, self.http().map_or(0, |http| http.session_count()))
     }
 
     /// Returns the number of the config in use.
     pub(super) fn config_generation(&self) -> u64 {
         self.loaded().generation
+    }
+
+    /// Returns the history of calls and events.
+    pub(crate) fn history(&self) -> &CallHistory {
+        &self.0.target.history
+    }
+
+    /// Sets the HTTP side.
+    pub(super) fn set_http(&self, http: &Arc<HttpGateway>) {
+        // There is one.
+        let _ = self.0.http.set(Arc::downgrade(http));
+    }
+
+    /// Returns the HTTP side, which knows the clients.
+    pub(crate) fn http(&self) -> Option<Arc<HttpGateway>> {
+        self.0.http.get()?.upgrade()
     }
 
     /// Returns the time since the start.
@@ -158,7 +172,10 @@ impl GatewayHandle {
     /// Returns the config in use and its problems, with the current problem of the audit file.
     pub(crate) fn config_report(&self) -> ConfigReport {
         let loaded = self.loaded();
-        let problems = loaded.problems.iter().cloned().chain(self.0.target.audit.problem()).collect();
+        let target = &self.0.target;
+        let tls_problem = target.tls.as_ref().and_then(|tls| tls.problem());
+        let problems = loaded.problems.iter().cloned();
+        let problems = problems.chain(target.audit.problem()).chain(tls_problem).collect();
         ConfigReport::new(&self.0.file, loaded.generation, problems)
     }
 
@@ -175,6 +192,15 @@ impl GatewayHandle {
         *last_reload = None;
         let result = self.load_and_apply().await;
         self.telemetry().record_reload(result.is_ok());
+        let message = match &result {
+            Ok(report) => report.summary(),
+            Err(error) => format!("the config was not applied: {}", error.message),
+        };
+        self.history().record(GatewayEvent {
+            kind: "reloaded",
+            message: &message,
+            ..GatewayEvent::default()
+        });
         *last_reload = Some(result.clone());
         result
     }
@@ -250,6 +276,11 @@ fn problems(config: &Config) -> Vec<ProblemReport> {
 impl GatewayHandle {
     /// Creates the handle of a gateway whose config is one file, without listeners.
     pub(crate) fn for_test(crib: Crib, file: &std::path::Path) -> Self {
+        Self::for_test_with(crib, file, Arc::new(CallHistory::disabled()))
+    }
+
+    /// Like [`GatewayHandle::for_test`], with a history that the crib has as an observer.
+    pub(crate) fn for_test_with(crib: Crib, file: &std::path::Path, history: Arc<CallHistory>) -> Self {
         use toolcrib_serve::ActiveCallers;
 
         use super::peer_check::PeerCheck;
@@ -266,8 +297,10 @@ impl GatewayHandle {
             secrets,
             audit: Arc::new(Audit::new(None).unwrap()),
             telemetry: Arc::new(Telemetry::new(config.metrics, None)),
+            history,
             is_exposed: false,
             peer_check: PeerCheck::AnyUser,
+            tls: None,
         };
         Self::new(target, sources, StampedConfig { config: &config, stamp }, false)
     }

@@ -14,6 +14,7 @@ mod service;
 mod standalone;
 mod stdio;
 mod telemetry;
+mod tls;
 mod usage;
 
 use std::path::{Path, PathBuf};
