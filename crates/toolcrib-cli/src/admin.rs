@@ -33,7 +33,7 @@ use self::recorded_action::RecordedAction;
 use crate::environment::digest_value;
 use crate::gateway::GatewayHandle;
 use crate::report::server::ServerReport;
-use crate::report::status::{GatewayReport, LimitReport};
+use crate::report::status::{ClientCostReport, GatewayReport, LimitReport};
 use crate::report::tools::{FailureReport, ToolLookupReport, ToolReport};
 use crate::report::{LogLineReport, Report as _};
 use crate::telemetry::TextFormat;
@@ -197,6 +197,7 @@ impl Admin {
             config: self.gateway.config_report(),
             servers: servers.iter().map(|status| self.report(status, revision)).collect(),
             quota: self.crib().limit_status().await.iter().map(LimitReport::new).collect(),
+            clients: self.gateway.service().client_list_costs().iter().map(ClientCostReport::new).collect(),
         }
     }
 

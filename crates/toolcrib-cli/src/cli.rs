@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-pub(crate) use agents::{ExportArgs, ImportArgs, InitArgs, RunArgs, SecretsChoice};
+pub(crate) use agents::{AgentScopeArg, ExportArgs, ImportArgs, InitArgs, RunArgs, SecretsChoice};
 pub(crate) use audit::{AuditArgs, AuditCommand, AuditVerifyArgs};
 pub(crate) use completions::{CompletionsArgs, ShellArg};
 pub(crate) use demo::{DemoRole, DemoServerArgs};

@@ -130,7 +130,7 @@ fn repair_hint(hint: &str, server: Option<&str>, config: &Path) -> String {
     let needs_gateway = ["toolcrib logs", "toolcrib restart"].iter().any(|command| hint.starts_with(command));
     match server {
         Some(server) if needs_gateway => format!("check `servers.{server}` in {}", config.display()),
-        _ => hint.split(", then run: toolcrib restart").next().unwrap_or(hint).to_owned(),
+        _ => hint.split(", then run `toolcrib restart").next().unwrap_or(hint).to_owned(),
     }
 }
 

@@ -136,13 +136,14 @@ impl Gateway {
             tls: listeners.tls.clone(),
         };
         let is_auto = matches!(mode, GatewayMode::Auto);
-        let handle = GatewayHandle::new(target, sources.clone(), running, is_auto);
+        let service = Arc::new(service(paths, &crib));
+        let handle = GatewayHandle::new(target, service.clone(), sources.clone(), running, is_auto);
         let own_host = listeners.address.as_ref().and_then(ListenAddr::host);
         let public_url = settings.listen.public_url;
         let public_host = public_url.as_deref().and_then(listen::url_host);
         let hosts = settings.listen.hosts.into_iter().chain(own_host).chain(public_host).collect();
         let port = listeners.public.as_ref().and_then(Listener::port);
-        let http = HttpGateway::new(service(paths, &crib), callers, &settings.limits)
+        let http = HttpGateway::new(service, callers, &settings.limits)
             .with_admin(admin(handle.clone()))
             .with_hosts(hosts)
             .with_public_address(public_url, port)

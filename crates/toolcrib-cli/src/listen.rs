@@ -52,7 +52,8 @@ impl ListenAddr {
                  they could call every tool"
             ))
             .hint(format!(
-                "declare `[callers.NAME]` with a `token` or `[issuers.NAME]`, or toolcrib serve --listen 127.0.0.1:{}",
+                "declare `[callers.NAME]` with a `token` or `[issuers.NAME]`, or run \
+                 `toolcrib serve --listen 127.0.0.1:{}`",
                 address.port()
             ))),
             _ => Ok(()),

@@ -22,9 +22,6 @@ const MAX_SOCKET_PATH: usize = 100;
 /// The config for all users of the machine.
 const MACHINE_CONFIG: &str = "/etc/toolcrib/config.toml";
 
-/// A minimal config, shown when there is none.
-const EXAMPLE_CONFIG: &str = "[servers.time]\ncommand = \"uvx\"\nargs = [\"mcp-server-time\"]";
-
 /// The locations of all files of one invocation.
 #[derive(Debug, Clone)]
 pub(crate) struct Paths {
@@ -321,11 +318,11 @@ impl Paths {
         self.sources.any_exists()
     }
 
-    /// Returns the error for a missing config, with an example.
+    /// Returns the error for a missing config, with the commands that write one.
     pub(crate) fn missing_config_error(&self) -> CommandError {
         let file = self.config.display();
         CommandError::new(ExitStatus::InvalidConfig, "no_config", format!("config file not found: `{file}`"))
-            .hint(format!("put this into `{file}`:\n\n{EXAMPLE_CONFIG}\n"))
+            .hint("`toolcrib init` sets it up for your agents; `toolcrib add time -- uvx mcp-server-time` declares a server")
     }
 }
 

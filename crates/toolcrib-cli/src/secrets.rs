@@ -79,6 +79,11 @@ impl SecretLocator {
         self.backend.read().ignore_poison().clone()
     }
 
+    /// Returns whether `set` and `remove` can change secrets of this backend.
+    pub(crate) fn is_writable(&self) -> bool {
+        matches!(self.backend(), SecretBackend::Auto | SecretBackend::File | SecretBackend::Keyring)
+    }
+
     /// Returns the value of a secret. Blocks, possibly for seconds.
     pub(crate) fn find(&self, name: &str) -> Result<Secret, SecretError> {
         match self.backend() {

@@ -11,7 +11,6 @@ use hyper::{HeaderMap, Response, Uri};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use toolcrib::Caller;
 use toolcrib::config::{AddressRange, GatewayLimits};
 use toolcrib::protocol::era::client::RequestMetaReader;
 use toolcrib::util::tasks::SpawnBoxed as _;
@@ -77,8 +76,12 @@ impl HttpGateway {
     ///
     /// # Panics
     /// Panics if the crib has such a store and there is no tokio runtime.
-    pub fn new(service: McpService, callers: Arc<ActiveCallers>, limits: &GatewayLimits) -> Self {
-        let service = Arc::new(service);
+    pub fn new(
+        service: impl Into<Arc<McpService>>,
+        callers: Arc<ActiveCallers>,
+        limits: &GatewayLimits,
+    ) -> Self {
+        let service = service.into();
         let store = service.crib.store();
         let sessions = Arc::new(Sessions::new(limits.sessions).with_store(store));
         let tasks = TaskTracker::new();

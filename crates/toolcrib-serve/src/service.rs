@@ -2,6 +2,7 @@
 
 mod catalog_digest;
 pub(crate) mod change_watcher;
+mod client_lists;
 pub(crate) mod connected_clients;
 mod extensions;
 pub(crate) mod in_flight;
@@ -27,7 +28,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use toolcrib::protocol::era::client::{self, RequestMeta};
 use toolcrib::protocol::era::{IMPLEMENTATION, adapt_response_for_client, shorten_server_info};
 use toolcrib::protocol::json::object::Object;
@@ -41,6 +42,8 @@ use toolcrib::{
 
 use self::catalog_digest::{CatalogDigest, ListDigests, hash_list};
 use self::change_watcher::list_index;
+use self::client_lists::ListedClients;
+pub use self::client_lists::{ClientListCost, ServerListCost};
 use self::connected_clients::OtherClients;
 use self::methods::MethodAction;
 use self::search_tools::SearchTool;
@@ -236,6 +239,7 @@ pub struct McpService {
     stored_results: ResultStore,
     /// Clients for reports.
     other_clients: OtherClients,
+    listed_clients: ListedClients,
 }
 
 impl McpService {
@@ -250,6 +254,7 @@ impl McpService {
             hint_formatter: None,
             stored_results: ResultStore::default(),
             other_clients: OtherClients::default(),
+            listed_clients: ListedClients::default(),
         }
     }
 
@@ -340,12 +345,12 @@ impl McpService {
         params: Object,
     ) -> ResponsePayload {
         let era = context.client.era;
-        let budgeted = self.budgeted_caller(&context.scope, method);
+        let budgeted = self.budgeted_call(&context.scope, method, &selector);
         let call = context.call(methods::to_static(method), selector, params);
         match self.crib.call(call).await {
             Ok(mut outcome) => match (budgeted, &outcome.server) {
-                (Some(caller), Some(server)) => {
-                    outcome.answer = Box::pin(self.fit_answer(&caller, server, outcome.answer)).await;
+                (Some(budgeted), Some(server)) => {
+                    outcome.answer = Box::pin(self.fit_answer(&budgeted, server, outcome.answer)).await;
                     adapt_outcome(outcome, method, era)
                 }
                 _ => adapt_outcome(outcome, method, era),
@@ -377,6 +382,9 @@ impl McpService {
             Ok(catalog) => catalog,
             Err(error) => return (self.error_payload(&error), None),
         };
+        if kind == ListKind::Tools {
+            self.listed_clients.record(scope, Instant::now());
+        }
         let own_catalog = self.own_catalog(&context);
         let listed = own_catalog.as_ref().unwrap_or(&catalog);
         let list_error = scope.view.server().and_then(|server| listed.list_error(kind, server));

@@ -211,6 +211,11 @@ impl ServerSpec {
         uses_login && self.sharing == Sharing::PerCaller
     }
 
+    /// Returns whether results of any of its tools may be shortened for clients.
+    pub(crate) fn limits_results(&self) -> bool {
+        self.limits.result_tokens.is_some() || self.tools.result_tokens.iter().any(|(_, tokens)| *tokens > 0)
+    }
+
     /// Returns whether results of any of its tools may be cached.
     pub(crate) fn can_cache_results(&self) -> bool {
         !self.tools.cache.is_empty() || self.trust == Trust::Trusted

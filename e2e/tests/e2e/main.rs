@@ -6,6 +6,7 @@ mod approvals;
 mod audit;
 mod auto_start;
 mod cache;
+mod call_tool;
 mod capacity;
 mod chaos;
 mod config_layers;

@@ -25,7 +25,9 @@ impl Admin {
         Some(match path {
             ["api", "v1", "approvals"] if get => self.pending_calls().await,
             ["api", "v1", "calls" | "servers", _, "approve"] if post && !request.can_approve => {
-                forbidden_reply("approvals are not accepted here; run `toolcrib approve`")
+                forbidden_reply(
+                    "approvals are not accepted here; run `toolcrib approve SERVER` or `toolcrib approve --call ID`",
+                )
             }
             ["api", "v1", "calls", id, "approve"] if post => self.approve_call(request.caller, id).await,
             ["api", "v1", "servers", server, "unapproved"] if get => self.unapproved_tools(server).await,

@@ -51,14 +51,18 @@ pub(crate) fn run(paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
         }
     }
     let servers = format_count(config.origins.len(), "server");
+    let notes = match config.problems.len() - problem_count {
+        0 => String::new(),
+        count => format!(", {}", format_count(count, "warning")),
+    };
     if problem_count == 0 {
-        out.print_note(&format!("{servers}, no problems"))?;
+        out.print_note(&format!("{servers}, no problems{notes}"))?;
         return Ok(ExitStatus::Success);
     }
     // If no file could be read, `file` is the one that is expected.
     let files = if config.files.is_empty() { std::slice::from_ref(&config.file) } else { &config.files };
     let files = files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ");
-    out.print_note(&format!("{files}: {servers}, {}", format_count(problem_count, "problem")))?;
+    out.print_note(&format!("{files}: {servers}, {}{notes}", format_count(problem_count, "problem")))?;
     Ok(ExitStatus::InvalidConfig)
 }
 

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use toolcrib::Crib;
 use toolcrib::config::{Config, GatewayLimits, ListenSpec};
 use toolcrib::util::locks::IgnorePoison as _;
-use toolcrib_serve::HttpGateway;
+use toolcrib_serve::{HttpGateway, McpService};
 
 use super::settings::{GatewaySettings, SettingsTarget};
 use super::{collected_metrics, watch};
@@ -32,6 +32,7 @@ pub(crate) struct GatewayHandle(Arc<HandleInner>);
 #[derive(Debug)]
 struct HandleInner {
     target: SettingsTarget,
+    service: Arc<McpService>,
     file: PathBuf,
     sources: ConfigSources,
     /// True if `toolcrib stdio` started it.
@@ -80,6 +81,7 @@ impl GatewayHandle {
     /// Creates the handle of a gateway that runs this config.
     pub(super) fn new(
         target: SettingsTarget,
+        service: Arc<McpService>,
         sources: ConfigSources,
         running: StampedConfig<'_>,
         auto_started: bool,
@@ -87,6 +89,7 @@ impl GatewayHandle {
         let StampedConfig { config, stamp } = running;
         Self(Arc::new(HandleInner {
             target,
+            service,
             file: config.file.clone(),
             sources,
             auto_started,
@@ -109,6 +112,11 @@ impl GatewayHandle {
     /// Returns the servers.
     pub(crate) fn crib(&self) -> &Crib {
         &self.0.target.crib
+    }
+
+    /// Returns the service of its clients.
+    pub(crate) fn service(&self) -> &McpService {
+        &self.0.service
     }
 
     /// Returns the audit file.
@@ -302,6 +310,7 @@ impl GatewayHandle {
             peer_check: PeerCheck::AnyUser,
             tls: None,
         };
-        Self::new(target, sources, StampedConfig { config: &config, stamp }, false)
+        let service = Arc::new(McpService::new(target.crib.clone()));
+        Self::new(target, service, sources, StampedConfig { config: &config, stamp }, false)
     }
 }

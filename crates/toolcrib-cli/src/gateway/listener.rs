@@ -196,7 +196,7 @@ fn cannot_listen(listen: &ListenAddr, cause: &io::Error) -> CommandError {
     let error = CommandError::new(ExitStatus::Failure, "cannot_listen", message);
     match (cause.kind(), listen) {
         (io::ErrorKind::AddrInUse, ListenAddr::Tcp(_)) => {
-            error.hint("toolcrib serve --listen 127.0.0.1:0 picks a free port")
+            error.hint("`toolcrib serve --listen 127.0.0.1:0` picks a free port")
         }
         _ => error,
     }

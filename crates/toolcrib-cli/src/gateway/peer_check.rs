@@ -50,7 +50,7 @@ impl PeerCheck {
         }
         let message = "no `callers` are declared, and this system does not tell which user a connection belongs to: \
                        every user of this machine could call every tool";
-        let hint = "declare `[callers.NAME]` with a `token`, set `listen.any-user = true`, or toolcrib serve --listen unix:PATH";
+        let hint = "declare `[callers.NAME]` with a `token`, set `listen.any-user = true`, or run `toolcrib serve --listen unix:PATH`";
         Err(CommandError::new(ExitStatus::InvalidConfig, "config_invalid", message).hint(hint))
     }
 

@@ -38,6 +38,9 @@ pub struct ExposeSettings {
     pub always_list: Vec<Rule>,
     /// Modes by the name of the client program.
     pub clients: BTreeMap<String, ExposeMode>,
+    /// Tokens of a tool result that a client is sent, by the name of the client program; zero for no limit. They come before
+    /// those of servers and tools.
+    pub result_tokens: BTreeMap<String, usize>,
     /// Modes by the profile of the caller; they come before those of clients.
     pub profiles: BTreeMap<String, ExposeMode>,
     /// Modes by group of the caller; they come before those of profiles.
@@ -53,6 +56,7 @@ impl Default for ExposeSettings {
             budget: DEFAULT_BUDGET,
             always_list: Vec::new(),
             clients: BTreeMap::new(),
+            result_tokens: BTreeMap::new(),
             profiles: BTreeMap::new(),
             groups: BTreeMap::new(),
             callers: BTreeMap::new(),
@@ -66,6 +70,11 @@ impl ExposeSettings {
         let of_callers = self.callers.values().chain(self.groups.values());
         let others = self.clients.values().chain(self.profiles.values()).chain(of_callers);
         others.chain([&self.mode]).all(|mode| *mode == ExposeMode::All)
+    }
+
+    /// Returns whether any client has a limit of its own for results.
+    pub(crate) fn limits_results(&self) -> bool {
+        self.result_tokens.values().any(|tokens| *tokens > 0)
     }
 
     /// Returns whether a client is listed the search tools. `list_bytes` returns the size of the list of all tools, as JSON.

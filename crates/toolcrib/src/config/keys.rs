@@ -287,6 +287,12 @@ const TOOLS: &[ConfigKey] = &[
         "{}",
         "Time limits by tool pattern, instead of `limits.call-timeout`",
     ),
+    key(
+        "result-tokens",
+        Map(&Integer),
+        "{}",
+        "Tokens of a result by tool pattern, instead of `limits.result-tokens`; `0` for no limit",
+    ),
 ];
 
 const SCOPE: &[ConfigKey] = &[
@@ -507,6 +513,12 @@ const GATEWAY_LIMITS: &[ConfigKey] = &[
     ),
     key("identical-calls", Integer, "", "Consecutive identical calls before further ones are refused"),
     key("results", Size, "", "Total size of the results a client may receive"),
+    key(
+        "result-tokens",
+        Map(&Integer),
+        "{}",
+        "Tokens of a result by name of the client program, instead of those of servers and tools; `0` for no limit",
+    ),
     key("cache", Size, "32MiB", "Memory for cached results"),
 ];
 

@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 use super::declared::DeclaredServer;
 use super::facts::HostFacts;
 use super::hosts::{self, Hosts};
-use super::lifecycle::LifecycleSettings;
+use super::lifecycle::{LifecycleSettings, read_result_tokens};
 use super::node::{ConfigTable, TableEntry};
 use super::reader::TableReader;
 use super::scope::{self, ActiveTags, ScopeMatch};
@@ -21,6 +21,7 @@ use crate::access::expose::ExposeSettings;
 use crate::access::policy::Policy;
 use crate::limits::UsageLimits;
 use crate::spec::{Capacity, Endpoint, Roster, ServerId, ServerSpec, StartPolicy};
+use crate::util::maps::collect_map;
 
 /// Default of `limits.servers-running`.
 const DEFAULT_SERVERS_RUNNING: usize = 32;
@@ -161,7 +162,7 @@ fn read_gateway_sections(
         sections.usage_limits.everyone = quota::read(&mut table);
         table.finish();
     }
-    sections.expose = expose::read(reader);
+    expose::read(reader, &mut sections.expose);
     groups::read(reader, sections);
     let selectors = profiles::read(reader, sections);
     issuers::read(reader, sections);
@@ -237,6 +238,8 @@ fn read_limits(mut reader: TableReader<'_>, sections: &mut ConfigSections) {
     }
     let servers = count(reader.count("servers-running", 1));
     sections.usage_limits.identical_calls = reader.count("identical-calls", 1).and_then(NonZeroU32::new);
+    let by_client = read_result_tokens(&mut reader).into_iter();
+    sections.expose.result_tokens = collect_map(by_client.map(|(entry, tokens)| (entry.key.clone(), tokens)));
     sections.usage_limits.result_bytes = reader.size("results").map(|bytes| bytes as u64);
     sections.capacity = Capacity {
         servers: servers.unwrap_or(DEFAULT_SERVERS_RUNNING),

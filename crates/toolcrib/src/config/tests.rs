@@ -370,6 +370,9 @@ fn tool_settings_override_defaults() {
         [servers.own.tools]
         idempotent = []
         call-timeout = { build = "9m" }
+        result-tokens = { build = 0, "b*" = 2000 }
+        [limits.result-tokens]
+        ide = 500
         "#,
     );
     assert_eq!(config.problems, []);
@@ -384,6 +387,10 @@ fn tool_settings_override_defaults() {
         (Some(300), Some(120), None)
     );
     assert_eq!((limit(&own, "slow_a"), limit(&own, "build")), (Some(300), Some(540)));
+    let tokens = ["build", "bisect", "log"].map(|tool| own.tools.find_result_tokens(tool));
+    assert_eq!(tokens, [Some(0), Some(2000), None]);
+    assert_eq!(config.expose.result_tokens, [("ide".to_owned(), 500)].into());
+    assert_eq!(config.expose.mode, crate::access::expose::ExposeMode::All);
     assert_eq!(own.limits.gateway_call_timeout_max, Some(Duration::from_secs(480)));
 }
 

@@ -147,7 +147,7 @@ impl BearerTokens {
                 Some(TokenSource::Client(Box::new(ClientSource { spec: (**auth).clone(), client })))
             }
         };
-        Ok(source.map(|source| Self::with_source(server, url, source, tasks)))
+        Ok(source.map(|source| Self::with_source(server, url, source, redactor, tasks)))
     }
 
     /// Creates the tokens of a server for which tokens of a caller are exchanged.
@@ -155,12 +155,19 @@ impl BearerTokens {
         server: &ServerId,
         url: &Uri,
         source: ExchangeSource,
+        redactor: &Arc<Redactor>,
         tasks: &TaskTracker,
     ) -> Self {
-        Self::with_source(server, url, TokenSource::Exchange(Box::new(source)), tasks)
+        Self::with_source(server, url, TokenSource::Exchange(Box::new(source)), redactor, tasks)
     }
 
-    fn with_source(server: &ServerId, url: &Uri, source: TokenSource, tasks: &TaskTracker) -> Self {
+    fn with_source(
+        server: &ServerId,
+        url: &Uri,
+        source: TokenSource,
+        redactor: &Arc<Redactor>,
+        tasks: &TaskTracker,
+    ) -> Self {
         Self {
             server: server.clone(),
             url: url.clone(),

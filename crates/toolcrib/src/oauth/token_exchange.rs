@@ -3,10 +3,10 @@
 use hyper::Uri;
 use tokio_util::task::TaskTracker;
 
+use super::attempt::expand;
 use super::client::{ClientProof, OAuthClient};
 use super::error::{OAuthError, OAuthErrorKind};
 use super::fetch::{Fetcher, Form};
-use super::login::expand;
 use super::token_request::{TokenEndpoint, Tokens};
 use crate::model::caller::Caller;
 use crate::secrets::{KnownCallers, ResolvedSecrets};

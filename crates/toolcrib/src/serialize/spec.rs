@@ -292,6 +292,7 @@ struct ToolsSpecForm {
     cache: Vec<NamePattern>,
     #[serde(with = "pattern_seconds")]
     call_timeout: Vec<(NamePattern, Duration)>,
+    result_tokens: Vec<(NamePattern, usize)>,
     rename: BTreeMap<String, String>,
     check_arguments: bool,
 }

@@ -213,6 +213,13 @@ impl UserService {
     }
 }
 
+/// Returns a file of the service of this config, also if no manager of services is running.
+pub(in crate::commands) fn find_installed_file(paths: &Paths) -> Option<PathBuf> {
+    let manager = if cfg!(target_os = "macos") { ServiceManager::Launchd } else { ServiceManager::Systemd };
+    let files = manager.files(&paths.clone().without_project().service_name()).ok()?;
+    files.into_iter().find(|file| file.exists())
+}
+
 /// Returns the variables that servers of a config use and a service does not get from this shell.
 pub(in crate::commands) fn missing_variables(config: &Config) -> Vec<String> {
     let mut used = environment::used_variables(config);

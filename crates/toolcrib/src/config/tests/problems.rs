@@ -226,6 +226,12 @@ fn problem_outside_servers_refuses_the_config() {
         ("[defaults.limits]\ncache-ttl-max = '0s'", "must not be zero", "`\"30s\"`"),
         ("[defaults.limits]\ncache-entries = -1", "from 0 to", "`cache-entries = 5`"),
         ("[defaults.limits]\nresult-tokens = 499", "from 500 to", "`result-tokens = 500`"),
+        (
+            "[defaults.tools]\nresult-tokens = { log = 499 }",
+            "`log` in `defaults.tools.result-tokens` must be 0, or a whole number from 500 to",
+            "`log = 500`",
+        ),
+        ("[limits.result-tokens]\nide = 'x'", "`ide` in `limits.result-tokens` must be 0", "`ide = 500`"),
         ("[limits]\nbodies = '4GiB'", "unknown key `limits.bodies`", "`body`"),
         ("[limits]\ndrain = '0s'", "`limits.drain` must not be zero", "`\"30s\"`"),
         ("[limits]\nsessions = 0", "from 1 to", "`sessions = 5`"),

@@ -126,7 +126,8 @@ impl HttpTransport {
             Forward::TokenExchange(exchange) => {
                 let source = ExchangeSource::new(exchange, secrets, caller, &context.known_callers);
                 let source = source.map_err(|error| error.to_string())?;
-                let tokens = BearerTokens::exchanged(&spec.id, &self.url, source, &context.tasks);
+                let redactor = &self.errors.redactor;
+                let tokens = BearerTokens::exchanged(&spec.id, &self.url, source, redactor, &context.tasks);
                 self.auth = Arc::new(BearerAuth(Arc::new(tokens)));
             }
         }
