@@ -23,7 +23,10 @@ use toolcrib::util::encoding;
 use toolcrib::util::format::format_timestamp;
 use toolcrib::util::maps::collect_map;
 use toolcrib::{Caller, Crib, Error, Selector, ServerId, ServerStatus, StderrLine};
-use toolcrib_serve::{AdminEvents, AdminReply, AdminReplyFuture, AdminRequest, AdminRoutes, query_value};
+use toolcrib_serve::{
+    AdminEvents, AdminReply, AdminReplyFuture, AdminRequest, AdminRoutes, MetricsFuture, MetricsText,
+    query_value,
+};
 
 use self::errors::{error_reply, failure_reply, forbidden_reply};
 use self::recorded_action::RecordedAction;
@@ -33,6 +36,7 @@ use crate::report::server::ServerReport;
 use crate::report::status::{ClientCostReport, GatewayReport, LimitReport};
 use crate::report::tools::{FailureReport, ToolLookupReport, ToolReport};
 use crate::report::{LogLineReport, Report as _};
+use crate::telemetry::TextFormat;
 use crate::tool_listing::{self, ToolsWait};
 
 /// Time after which a request that waits for log lines returns without any.
@@ -65,6 +69,10 @@ impl fmt::Debug for Admin {
 impl AdminRoutes for Admin {
     fn respond<'a>(&'a self, request: AdminRequest<'a>) -> AdminReplyFuture<'a> {
         Box::pin(self.route_recorded(request))
+    }
+
+    fn metrics<'a>(&'a self, accept: Option<&'a str>) -> MetricsFuture<'a> {
+        Box::pin(self.metrics_text(TextFormat::from_accept(accept)))
     }
 
     fn open_events(&self, request: &AdminRequest<'_>) -> Option<Result<AdminEvents, AdminReply>> {
@@ -160,6 +168,17 @@ impl Admin {
             false => AdminReply::ok(json!({"status": "ready"})),
             true => AdminReply::new(StatusCode::SERVICE_UNAVAILABLE, json!({"status": "shutting_down"})),
         }
+    }
+
+    /// Returns the metrics, unless they are switched off. Runs on a blocking thread, because it reads memory and CPU use from
+    /// the system.
+    async fn metrics_text(&self, format: TextFormat) -> Option<MetricsText> {
+        if !self.gateway.telemetry().serves_metrics() {
+            return None;
+        }
+        let gateway = self.gateway.clone();
+        let formatting = tokio::task::spawn_blocking(move || format.format(&gateway.collect_metrics()));
+        Some(MetricsText { content_type: format.content_type(), text: formatting.await.unwrap_or_default() })
     }
 
     /// Returns the status of every server. Runs on a blocking thread, because it reads memory use from the system.

@@ -169,6 +169,7 @@ impl Audit {
             timing: CallTiming::default(),
             attempts: 0,
             approval: None,
+            spans: None,
             arguments: None,
         });
     }

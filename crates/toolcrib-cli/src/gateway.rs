@@ -1,6 +1,7 @@
 //! The running gateway: binds its listeners, accepts connections, and drains on shutdown.
 
 mod client_certificate;
+mod collected_metrics;
 mod handle;
 mod idle_exit;
 mod listener;
@@ -47,6 +48,7 @@ use crate::listen::{self, ListenAddr};
 use crate::paths::Paths;
 use crate::secrets::SecretLocator;
 use crate::sources::ConfigSources;
+use crate::telemetry::Telemetry;
 
 pub(crate) use self::handle::GatewayHandle;
 pub(crate) use self::handle::StampedConfig;
@@ -115,9 +117,11 @@ impl Gateway {
         let history = Arc::new(CallHistory::new(paths.history_dir(), &settings.history, arguments));
         let builder = with_signing_key(builder(paths, settings.settings, &secrets), paths)
             .listing_wait(settings.limits.listing_wait);
+        let telemetry = Arc::new(Telemetry::from_env(settings.metrics));
         let is_exposed = listeners.address.as_ref().is_some_and(ListenAddr::is_exposed);
         let builder = builder.login_starter(LoopbackLogins { is_exposed });
-        let crib = build_crib(builder.log(logs.sink()).observer(audit.clone()).observer(history.clone()))?;
+        let builder = builder.observer(audit.clone()).observer(telemetry.clone()).observer(history.clone());
+        let crib = build_crib(builder.log(logs.sink()))?;
         let callers = Arc::new(ActiveCallers::new(settings.callers));
         let login_audit = audit.clone();
         let target = SettingsTarget {
@@ -125,6 +129,7 @@ impl Gateway {
             callers: callers.clone(),
             secrets,
             audit,
+            telemetry,
             history,
             is_exposed,
             peer_check: listeners.peer_check.clone(),
@@ -147,6 +152,7 @@ impl Gateway {
             .with_failed_logins(move |failed| record_failed_logins(&login_audit, failed));
         let http = Arc::new(http);
         handle.set_http(&http);
+        handle.start_export();
         Ok(Self {
             crib,
             handle,

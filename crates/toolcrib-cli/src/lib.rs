@@ -37,6 +37,7 @@ mod redirect_listener;
 mod report;
 mod secrets;
 mod sources;
+mod telemetry;
 mod tool_listing;
 mod visible_text;
 

@@ -52,6 +52,18 @@ impl AdminReply {
 /// A pending response of the admin API.
 pub type AdminReplyFuture<'a> = Pin<Box<dyn Future<Output = AdminReply> + Send + 'a>>;
 
+/// Metrics in a text format.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MetricsText {
+    /// The content type of the format.
+    pub content_type: &'static str,
+    /// The metrics.
+    pub text: String,
+}
+
+/// Pending metrics.
+pub type MetricsFuture<'a> = Pin<Box<dyn Future<Output = Option<MetricsText>> + Send + 'a>>;
+
 /// A stream of events that the admin API sends, each encoded as a server-sent event. It ends with its sender.
 pub type AdminEvents = mpsc::Receiver<Vec<u8>>;
 
@@ -65,6 +77,16 @@ pub trait AdminRoutes: fmt::Debug + Send + Sync {
     /// # Cancel safety
     /// The future is dropped when the client disconnects.
     fn respond<'a>(&'a self, request: AdminRequest<'a>) -> AdminReplyFuture<'a>;
+
+    /// Returns the metrics of `/metrics` in a format that the `Accept` header allows; `None` if they are not served. Access has
+    /// been checked.
+    ///
+    /// # Cancel safety
+    /// The future is dropped when the client disconnects.
+    fn metrics<'a>(&'a self, accept: Option<&'a str>) -> MetricsFuture<'a> {
+        let _ = accept;
+        Box::pin(std::future::ready(None))
+    }
 
     /// Opens a stream of events, if the path has one; the error is the response without a stream.
     fn open_events(&self, request: &AdminRequest<'_>) -> Option<Result<AdminEvents, AdminReply>> {

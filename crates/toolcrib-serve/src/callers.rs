@@ -108,6 +108,7 @@ impl CallerEntry {
             && own.caller.profile() == others.caller.profile()
             && own.caller.groups() == others.caller.groups()
             && own.admin == others.admin
+            && own.caller.can_read_metrics() == others.caller.can_read_metrics()
     }
 }
 
@@ -133,7 +134,8 @@ impl Callers {
         let digests = config::resolve_token_digests(specs, secret)?;
         let entries = digests.into_iter().zip(specs).map(|(token_digest, spec)| {
             let groups = spec.groups.iter().cloned();
-            let caller = Caller::with_groups(&spec.name, groups).with_admin(spec.admin);
+            let caller =
+                Caller::with_groups(&spec.name, groups).with_admin(spec.admin).with_metrics(spec.metrics);
             let caller = spec.profile.iter().fold(caller, |caller, profile| caller.with_profile(profile));
             CallerEntry::new(CallerProof::new(token_digest, spec), caller, spec.admin)
         });

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use hyper::body::Incoming;
 use hyper::header::{ALLOW, CONNECTION, EXPECT, HeaderValue, RETRY_AFTER};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
+use toolcrib::call::trace_meta;
 use toolcrib::protocol::era::client::{self, DeclaredEra, INITIALIZE};
 use toolcrib::protocol::json::object::Object;
 use toolcrib::protocol::jsonrpc::{
@@ -227,6 +228,9 @@ async fn handle_request(
     headers: &HeaderMap,
     mut request: McpRequest,
 ) -> Response<ResponseBody> {
+    if conn.gateway.service.crib.traces_calls() && request.method != INITIALIZE {
+        add_trace_context(headers, request.params.as_mut());
+    }
     match conn.meta_reader.read(request.params.as_mut()) {
         DeclaredEra::Stateless(meta) => {
             let params = request.params.as_ref();
@@ -268,6 +272,14 @@ async fn handle_request(
             None if request.method == INITIALIZE => sessions::open(conn, scope, &request).await,
             None => sessions::respond(conn, &scope, headers, request).await,
         },
+    }
+}
+
+/// Adds the trace context of the headers to the parameters, unless these have one.
+fn add_trace_context(headers: &HeaderMap, params: Option<&mut Object>) {
+    let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    if let (Some(traceparent), Some(params)) = (header("traceparent"), params) {
+        trace_meta::add_from_headers(params, traceparent, header("tracestate"));
     }
 }
 

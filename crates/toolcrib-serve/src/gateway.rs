@@ -170,6 +170,11 @@ impl HttpGateway {
         });
     }
 
+    /// Returns the number of open sessions.
+    pub fn session_count(&self) -> usize {
+        self.sessions.count()
+    }
+
     /// Returns the sessions, and the stateless clients that were seen recently.
     pub fn clients(&self) -> Vec<ConnectedClient> {
         let sessions = self.sessions.all();

@@ -108,7 +108,8 @@ mod tests;
 
 pub use crate::address_limit::{AddressLimit, AddressPermit};
 pub use crate::admin_routes::{
-    AdminEvents, AdminReply, AdminReplyFuture, AdminRequest, AdminRoutes, NoAdminRoutes,
+    AdminEvents, AdminReply, AdminReplyFuture, AdminRequest, AdminRoutes, MetricsFuture, MetricsText,
+    NoAdminRoutes,
 };
 #[doc(hidden)]
 pub use crate::batch::{is_batch, join_responses};

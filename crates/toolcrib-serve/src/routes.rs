@@ -1,7 +1,7 @@
 //! Checks requests and routes them by path.
 
 use hyper::body::Incoming;
-use hyper::header::{ALLOW, CONNECTION, HeaderValue, UPGRADE};
+use hyper::header::{ACCEPT, ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue, UPGRADE};
 use hyper::{Method, Request, Response, StatusCode, Version};
 use hyper_util::rt::TokioIo;
 use tokio::time::sleep;
@@ -106,6 +106,9 @@ async fn route_request(
         Err(error) => return respond_unauthenticated(conn, &request, &error).await,
     };
     let caller = &access.caller;
+    if path == "/metrics" {
+        return respond_metrics(conn, caller, &request).await;
+    }
     if !access.admin && !is_health(path) && !is_own_data(&request) {
         let caller = caller.as_str();
         let message = format!("caller `{caller}` is not an admin; set `callers.{caller}.admin = true`");
@@ -124,6 +127,36 @@ async fn route_request(
     }
     let reply = gateway.admin.respond(request).await;
     json_response(reply.status, reply.body.to_string())
+}
+
+/// Responds with the metrics, to callers that may read them.
+async fn respond_metrics(
+    conn: &ConnectionContext,
+    caller: &Caller,
+    request: &Request<Incoming>,
+) -> Response<ResponseBody> {
+    if !caller.can_read_metrics() {
+        let caller = caller.as_str();
+        let message =
+            format!("caller `{caller}` may not read metrics; set `callers.{caller}.metrics = true`");
+        return error_response(StatusCode::FORBIDDEN, &message);
+    }
+    if request.method() != Method::GET {
+        return error_response(StatusCode::METHOD_NOT_ALLOWED, "`/metrics` supports GET only");
+    }
+    let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
+    match conn.gateway.admin.metrics(accept).await {
+        Some(metrics) => {
+            let mut response = respond(StatusCode::OK, ResponseBody::full(metrics.text));
+            let content_type = HeaderValue::from_static(metrics.content_type);
+            response.headers_mut().insert(CONTENT_TYPE, content_type);
+            response
+        }
+        None => {
+            let message = "metrics are not served; set `metrics.enabled = true`";
+            error_response(StatusCode::NOT_FOUND, message)
+        }
+    }
 }
 
 fn admin_request<'a>(caller: &'a Caller, request: &'a Request<Incoming>) -> AdminRequest<'a> {

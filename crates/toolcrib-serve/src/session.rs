@@ -117,6 +117,11 @@ impl Sessions {
         self
     }
 
+    /// Returns the number of open sessions.
+    pub(crate) fn count(&self) -> usize {
+        self.state().sessions.len()
+    }
+
     fn state(&self) -> MutexGuard<'_, OpenSessions> {
         self.open.lock().ignore_poison()
     }

@@ -7,6 +7,7 @@ pub mod client_handlers;
 pub mod executor;
 mod requests;
 pub(crate) mod trace;
+pub mod trace_meta;
 pub mod updates;
 
 use std::borrow::Cow;

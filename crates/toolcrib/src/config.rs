@@ -113,6 +113,8 @@ pub struct Config {
     pub groups: Vec<GroupSpec>,
     /// Audit settings, if calls are recorded.
     pub audit: Option<AuditSpec>,
+    /// True if calls are counted and `/metrics` is served.
+    pub metrics: bool,
     /// Settings of the history of calls and events.
     pub history: HistorySpec,
     /// URL of the MCP registry, without a slash at its end.

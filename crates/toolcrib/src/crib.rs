@@ -462,6 +462,11 @@ impl Crib {
         self.inner.observers.subscribe()
     }
 
+    /// Returns whether an observer [traces calls](crate::Observer::traces_calls).
+    pub fn traces_calls(&self) -> bool {
+        self.inner.observers.traces_calls()
+    }
+
     /// Refuses new calls, waits up to `grace` for calls in flight, stops every server, waits for every task, closes the
     /// observers and ends the streams of events and notifications.
     ///

@@ -1,6 +1,7 @@
 //! The HTTP client: TCP, the proxy from the environment, TLS for https, and a pool of connections.
 
 pub(crate) mod address_rules;
+pub(crate) mod post;
 
 use std::future::Future;
 use std::io;

@@ -199,6 +199,9 @@ pub use crate::config::Config;
 pub use crate::crib::{
     BuildError, Crib, CribBuilder, Discovery, LeaseOptions, ListFreshness, SearchHit, ServerLease, Settings,
 };
+#[cfg(feature = "http")]
+#[doc(hidden)]
+pub use crate::http_client::post::{PostClient, PostFailure};
 pub use crate::limits::{LimitKind, LimitOwner, LimitStatus, UsageLimit, UsageLimits};
 pub use crate::model::call_id::{CallId, InvalidCallId};
 pub use crate::model::caller::Caller;
@@ -217,6 +220,7 @@ pub use crate::model::pin_status::{PinDifference, PinStatus, PinnedKind, ToolPin
 pub use crate::model::selector::Selector;
 pub use crate::model::status::{InstanceStatus, LastError, ListingError, ServerState, ServerStatus};
 pub use crate::model::target::Target;
+pub use crate::model::trace_context::{CallSpans, TraceContext};
 pub use crate::observer::Observer;
 pub use crate::pipeline::subscription::Subscription;
 pub use crate::process::run_shim;

@@ -17,3 +17,4 @@ pub mod selector;
 pub(crate) mod spoken_eras;
 pub mod status;
 pub mod target;
+pub mod trace_context;

@@ -16,11 +16,13 @@ use tokio::time::Instant;
 use crate::call::Call;
 use crate::call::trace::CallFacts;
 use crate::call::trace::CallTrace;
+use crate::call::trace_meta;
 use crate::model::call_id::CallId;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::event::{CallClient, CallEnd, CallRecord, CallTiming, Decision, Event};
 use crate::model::outcome::Outcome;
 use crate::model::target::Target;
+use crate::model::trace_context::{CallSpans, TraceContext};
 use crate::protocol::era::input;
 use crate::protocol::jsonrpc::ResponsePayload;
 use crate::protocol::versions::Era;
@@ -83,6 +85,18 @@ pub trait Observer: Send + Sync {
     /// Receives the record of a call that ended.
     fn call_ended(&self, record: &CallRecord);
 
+    /// Returns whether calls may be traced. Asked once, when the crib is built; one observer of a crib can trace calls.
+    fn traces_calls(&self) -> bool {
+        false
+    }
+
+    /// Returns the spans of a call that starts, or `None` if it is not traced. `parent` is the trace that the client passed
+    /// on in `_meta`. The server gets the new position in the trace in the same way.
+    fn start_spans(&self, parent: Option<TraceContext>) -> Option<CallSpans> {
+        let _ = parent;
+        None
+    }
+
     /// Receives an event of a server, even if no records are wanted now. Calls are not among them.
     fn server_event(&self, event: &Event) {
         let _ = event;
@@ -97,6 +111,8 @@ pub trait Observer: Send + Sync {
 pub(crate) struct Observers {
     events: EventChannel<Event>,
     observers: Arc<[Arc<dyn Observer>]>,
+    /// The observer that traces calls.
+    tracer: Option<Arc<dyn Observer>>,
 }
 
 impl fmt::Debug for Observers {
@@ -107,7 +123,25 @@ impl fmt::Debug for Observers {
 
 impl Observers {
     pub(crate) fn new(observers: Vec<Arc<dyn Observer>>) -> Self {
-        Self { events: EventChannel::default(), observers: observers.into() }
+        let traces_calls = |observer: &&Arc<dyn Observer>| {
+            panics::contain(ROLE, || observer.traces_calls()).unwrap_or(false)
+        };
+        let tracer = observers.iter().find(traces_calls).cloned();
+        Self { events: EventChannel::default(), observers: observers.into(), tracer }
+    }
+
+    /// Returns whether calls may be traced.
+    pub(crate) fn traces_calls(&self) -> bool {
+        self.tracer.is_some()
+    }
+
+    /// Starts the spans of a call and passes its trace on to the server.
+    fn start_spans(&self, call: &mut Call) -> Option<Arc<CallSpans>> {
+        let tracer = self.tracer.as_ref()?;
+        let parent = trace_meta::read(&call.params);
+        let spans = panics::contain(ROLE, || tracer.start_spans(parent))??;
+        trace_meta::write(&mut call.params, &spans.outgoing());
+        Some(Arc::new(spans))
     }
 
     /// Reports that no more calls follow.
@@ -176,17 +210,20 @@ pub(crate) struct ObservedCall<'a> {
     started: Option<Instant>,
     /// Zero if the call is not recorded.
     id: CallId,
+    spans: Option<Arc<CallSpans>>,
 }
 
 impl<'a> ObservedCall<'a> {
     pub(crate) fn new(mut call: Call, observers: &'a Observers) -> Self {
         let observed = observers.has_any();
         let mut id = CallId::default();
+        let mut spans = None;
         if observed {
             call.trace = CallTrace::enabled();
             id = CallId::from_number(time_id::next_time_id());
+            spans = observers.start_spans(&mut call);
         }
-        Self { call, observers, started: observed.then(Instant::now), id }
+        Self { call, observers, started: observed.then(Instant::now), id, spans }
     }
 
     /// Adds the id of the call to its error, if the call is recorded.
@@ -244,6 +281,7 @@ impl<'a> ObservedCall<'a> {
             timing: CallTiming { policy, server: timing.server.min(duration), ..timing },
             attempts,
             approval: failure.and_then(Error::approval_id).map(Arc::from),
+            spans: self.spans.clone(),
             arguments: None,
         };
         self.observers.report(record, call.get_arguments());

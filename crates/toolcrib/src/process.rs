@@ -248,6 +248,15 @@ impl ServerProcess {
         }
     }
 
+    /// Returns the CPU time that the process tree has used, if the system reports it.
+    pub(crate) fn cpu_time(&self) -> Option<Duration> {
+        match &self.handle {
+            ProcessHandle::Group(_) => os::tree_cpu_time(self.pid, true),
+            #[cfg(target_os = "linux")]
+            ProcessHandle::Shim { pid, .. } => os::tree_cpu_time(*pid, false),
+        }
+    }
+
     /// Waits until the server's main process has exited.
     pub(crate) fn exited(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut exit = self.exit.clone();

@@ -110,8 +110,21 @@ impl Connection {
         }
     }
 
+    /// Returns the CPU time that the server has used, if it can be measured.
+    pub(crate) fn cpu_time(&self) -> Option<Duration> {
+        match &self.peer {
+            Peer::Process(process) => process.cpu_time(),
+            Peer::InProcess(..) | Peer::Remote => None,
+        }
+    }
+
     pub(crate) fn in_flight(&self) -> usize {
         self.mux.in_flight()
+    }
+
+    /// Returns the number of calls that wait for a turn.
+    pub(crate) fn queued(&self) -> usize {
+        self.call_queue.waiting()
     }
 
     pub(crate) fn garbage_lines(&self) -> u64 {

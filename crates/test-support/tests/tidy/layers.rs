@@ -101,6 +101,7 @@ const CRATES: &[Crate] = &[
             "report",
             "tool_listing",
             "audit",
+            "telemetry",
             "history",
             "client",
             "progress",

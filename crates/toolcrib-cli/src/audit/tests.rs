@@ -31,6 +31,7 @@ fn record(name: &str) -> CallRecord {
         timing: CallTiming::default(),
         attempts: 1,
         approval: None,
+        spans: None,
         arguments: None,
     }
 }

@@ -14,7 +14,7 @@ use toolcrib::util::locks::IgnorePoison as _;
 use toolcrib_serve::{HttpGateway, McpService};
 
 use super::settings::{GatewaySettings, SettingsTarget};
-use super::watch;
+use super::{collected_metrics, watch};
 use crate::audit::Audit;
 use crate::command_error::{CommandError, ProblemReport};
 use crate::environment::used_variables;
@@ -23,6 +23,7 @@ use crate::history::{CallHistory, GatewayEvent};
 use crate::report::ReloadReport;
 use crate::report::status::ConfigReport;
 use crate::sources::{ConfigSources, ConfigStamp};
+use crate::telemetry::{MetricFamily, Telemetry};
 
 /// A running gateway: its servers, its config and how to reload it. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -123,6 +124,28 @@ impl GatewayHandle {
         &self.0.target.audit
     }
 
+    /// Returns what was observed about calls and servers.
+    pub(crate) fn telemetry(&self) -> &Telemetry {
+        &self.0.target.telemetry
+    }
+
+    /// Starts the export of spans and metrics, if the environment asks for it.
+    pub(super) fn start_export(&self) {
+        let inner = Arc::downgrade(&self.0);
+        let metrics = move || inner.upgrade().map(|inner| Self(inner).collect_metrics()).unwrap_or_default();
+        self.telemetry().start_export(Arc::new(metrics));
+    }
+
+    /// Returns all metrics. Blocks, because it reads memory and CPU use from the system.
+    pub(crate) fn collect_metrics(&self) -> Vec<MetricFamily> {
+        collected_metrics::collect(self, self.http().map_or(0, |http| http.session_count()))
+    }
+
+    /// Returns the number of the config in use.
+    pub(super) fn config_generation(&self) -> u64 {
+        self.loaded().generation
+    }
+
     /// Returns the history of calls and events.
     pub(crate) fn history(&self) -> &CallHistory {
         &self.0.target.history
@@ -176,6 +199,7 @@ impl GatewayHandle {
         // A reload that is cancelled leaves no result to share.
         *last_reload = None;
         let result = self.load_and_apply().await;
+        self.telemetry().record_reload(result.is_ok());
         let message = match &result {
             Ok(report) => report.summary(),
             Err(error) => format!("the config was not applied: {}", error.message),
@@ -280,6 +304,7 @@ impl GatewayHandle {
             callers: Arc::new(ActiveCallers::new(callers)),
             secrets,
             audit: Arc::new(Audit::new(None).unwrap()),
+            telemetry: Arc::new(Telemetry::new(config.metrics, None)),
             history,
             is_exposed: false,
             peer_check: PeerCheck::AnyUser,

@@ -13,6 +13,7 @@ use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::history::CallHistory;
 use crate::secrets::SecretLocator;
+use crate::telemetry::Telemetry;
 
 /// The settings of a gateway, resolved and checked.
 #[derive(Debug)]
@@ -22,6 +23,8 @@ pub(super) struct GatewaySettings {
     pub(super) callers: Callers,
     pub(super) secrets: SecretBackend,
     pub(super) audit: Option<AuditSpec>,
+    /// True if calls are counted and `/metrics` is served.
+    pub(super) metrics: bool,
     pub(super) history: HistorySpec,
     pub(super) listen: ListenSpec,
     pub(super) limits: GatewayLimits,
@@ -41,6 +44,7 @@ impl GatewaySettings {
             callers: resolve_callers(config, &secrets.with_backend(&config.secrets))?,
             secrets: config.secrets.clone(),
             audit: config.audit.clone(),
+            metrics: config.metrics,
             history: config.history.clone(),
             listen: config.listen.clone(),
             limits: config.limits.clone(),
@@ -97,6 +101,7 @@ pub(super) struct SettingsTarget {
     pub(super) callers: Arc<ActiveCallers>,
     pub(super) secrets: SecretLocator,
     pub(super) audit: Arc<Audit>,
+    pub(super) telemetry: Arc<Telemetry>,
     pub(super) history: Arc<CallHistory>,
     /// True if other machines can reach the gateway, so that callers must be declared.
     pub(super) is_exposed: bool,
@@ -140,9 +145,11 @@ impl SettingsTarget {
     /// The settings are in force when this is first polled; dropping the future only skips waiting for the catalog, for the
     /// files of TLS and for the store.
     pub(super) async fn apply(&self, settings: GatewaySettings) -> Result<RosterChanges, CommandError> {
-        let GatewaySettings { settings, callers, secrets, audit, history, limits, listen } = settings;
+        let GatewaySettings { settings, callers, secrets, audit, metrics, history, limits, listen } =
+            settings;
         self.history.apply(history, records_arguments(audit.as_ref()));
         self.audit.apply(audit);
+        self.telemetry.set_serves_metrics(metrics);
         self.crib.set_listing_wait(limits.listing_wait);
         // Requests are served meanwhile: callers, rules and limits change together, and new servers come last, so that no
         // caller uses a server under rules that do not name it.
@@ -198,6 +205,7 @@ mod tests {
             callers: Arc::new(ActiveCallers::new(callers)),
             secrets: secrets(),
             audit: Arc::new(Audit::new(None).unwrap()),
+            telemetry: Arc::new(Telemetry::new(false, None)),
             history: Arc::new(CallHistory::disabled()),
             is_exposed: false,
             peer_check: PeerCheck::AnyUser,

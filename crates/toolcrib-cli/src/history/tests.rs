@@ -30,6 +30,7 @@ pub(crate) fn call_record(name: &str) -> CallRecord {
         timing: CallTiming { server: Duration::from_micros(2000), ..CallTiming::default() },
         attempts: 1,
         approval: None,
+        spans: None,
         arguments: None,
     }
 }

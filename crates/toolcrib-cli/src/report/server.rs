@@ -32,8 +32,9 @@ pub(crate) struct ServerReport {
     pub(crate) cache_hits: u64,
     pub(crate) cache_misses: u64,
     pub(crate) tools: Option<u64>,
-    /// In bytes.
+    /// In bytes; in JSON `memory_bytes`, and `memory` as in earlier versions.
     pub(crate) memory: Option<u64>,
+    pub(crate) cpu_seconds: Option<f64>,
     pub(crate) calls: u64,
     pub(crate) errors: u64,
     pub(crate) p50: Option<f64>,
@@ -119,6 +120,8 @@ impl Report for ServerReport {
             "cache_misses": self.cache_misses,
             "tools": self.tools,
             "memory": self.memory,
+            "memory_bytes": self.memory,
+            "cpu_seconds": self.cpu_seconds,
             "calls": self.calls,
             "errors": self.errors,
             "p50": self.p50,
@@ -167,6 +170,7 @@ impl Report for ServerReport {
             cache_misses: members.count("cache_misses"),
             tools: members.optional_count("tools"),
             memory: members.optional_count("memory"),
+            cpu_seconds: members.optional_number("cpu_seconds"),
             calls: members.count("calls"),
             errors: members.count("errors"),
             p50: members.optional_number("p50"),

@@ -39,6 +39,8 @@ fn ejected_server() -> ServerStatus {
         cache_misses: 0,
         tools: None,
         memory: None,
+        cpu_time: None,
+        queued: 0,
         calls: 0,
         errors: 0,
         p50: None,
@@ -68,6 +70,7 @@ fn ready_server() -> ServerStatus {
         uptime: Some(Duration::from_millis(2500)),
         leases: 1,
         tools: Some(3),
+        cpu_time: Some(Duration::from_millis(1250)),
         p50: Some(Duration::from_millis(500)),
         start: StartPolicy::AtBoot,
         protocol: Some(Revision::V2025_11_25),
@@ -88,7 +91,7 @@ fn server_report_has_exactly_the_documented_members() {
     let report = ServerReport::new(&ejected_server(), None, 3).to_json();
     let names = "name transport state pid uptime generation leases in_flight restarts restarts_left \
         consecutive_failures breaker ejected next_attempt_in last_error class stderr_tail cache_entries cache_hits \
-        cache_misses tools memory calls errors p50 p99 start pin unapproved problems listing_errors sharing instances instances_list \
+        cache_misses tools memory memory_bytes cpu_seconds calls errors p50 p99 start pin unapproved problems listing_errors sharing instances instances_list \
         revision era protocol_version server_info title description card_tags login";
     let members = report.as_object().unwrap();
     assert!(names.split_whitespace().all(|name| members.contains_key(name)), "{report}");
@@ -111,7 +114,8 @@ fn server_report_has_the_values_of_the_status() {
         "name": "git", "transport": "stdio", "state": "tripped", "pid": 42, "uptime": 2.5, "generation": 6, "leases": 1,
         "in_flight": 0, "restarts": 5, "restarts_left": 0, "consecutive_failures": 0, "breaker": "open", "ejected": false,
         "next_attempt_in": 1.5, "last_error": last_error(), "class": "crashed", "stderr_tail": ["boom"],
-        "cache_entries": 2, "cache_hits": 0, "cache_misses": 0, "tools": 3, "memory": null, "calls": 0, "errors": 0,
+        "cache_entries": 2, "cache_hits": 0, "cache_misses": 0, "tools": 3, "memory": null,
+        "memory_bytes": null, "cpu_seconds": 1.25, "calls": 0, "errors": 0,
         "p50": 0.5, "p99": null, "start": "at-boot", "pin": "strict", "unapproved": [{"tool": "log", "change": "changed"}],
         "problems": ["tool `log`: `title` has a wrong type"],
         "listing_errors": [{"list": "prompts/list", "code": -32603, "message": "no", "data": {"a": 1}}],
@@ -145,7 +149,8 @@ fn reports_keep_every_member() {
     for (name, value) in [("pid", json!(9)), ("tools", json!(4)), ("memory", json!(1_u64 << 40))] {
         server[name] = value;
     }
-    for name in ["uptime", "p50", "p99"] {
+    server["memory_bytes"] = server["memory"].clone();
+    for name in ["uptime", "cpu_seconds", "p50", "p99"] {
         server[name] = json!(0.125);
     }
     for name in ["class", "era", "protocol_version"] {

@@ -13,6 +13,7 @@ mod reloads;
 mod service;
 mod standalone;
 mod stdio;
+mod telemetry;
 mod tls;
 mod usage;
 

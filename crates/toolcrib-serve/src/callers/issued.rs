@@ -49,6 +49,7 @@ struct IssuedRights {
     /// The declared groups it is in, sorted.
     groups: Vec<String>,
     admin: bool,
+    metrics: bool,
     profile: Option<String>,
 }
 
@@ -79,6 +80,7 @@ impl IssuedCallersSpec {
             name,
             groups: groups.into_iter().collect(),
             admin: is_group_admin || own.is_some_and(|own| own.admin),
+            metrics: own.is_some_and(|own| own.metrics),
             profile: own.and_then(|own| own.profile.clone()),
         })
     }
@@ -323,8 +325,8 @@ impl IssuedState {
             return None;
         }
         let rights = &key.rights;
-        let caller =
-            Caller::with_groups(&rights.name, rights.groups.iter().cloned()).with_admin(rights.admin);
+        let caller = Caller::with_groups(&rights.name, rights.groups.iter().cloned());
+        let caller = caller.with_admin(rights.admin).with_metrics(rights.metrics);
         let caller = rights.profile.iter().fold(caller, |caller, profile| caller.with_profile(profile));
         let access = AuthenticatedCaller::new(caller, rights.admin, key.credential());
         let login = IssuedLogin {
@@ -369,14 +371,14 @@ impl LoginKey {
     /// Returns a digest that sessions belong to.
     fn credential(&self) -> Arc<str> {
         let mut digest = Sha256::new();
-        let IssuedRights { name, groups, admin, profile } = &self.rights;
+        let IssuedRights { name, groups, admin, metrics, profile } = &self.rights;
         let client = self.client.as_deref().unwrap_or_default();
         let parts = [name.as_str(), client, profile.as_deref().unwrap_or_default()];
         for part in parts.into_iter().chain(groups.iter().map(String::as_str)) {
             digest.update((part.len() as u64).to_le_bytes());
             digest.update(part.as_bytes());
         }
-        digest.update([u8::from(profile.is_some()), u8::from(*admin)]);
+        digest.update([u8::from(profile.is_some()), u8::from(*admin), u8::from(*metrics)]);
         format!("issued:{}", encoding::to_hex(&digest.finalize())).into()
     }
 }

@@ -68,6 +68,9 @@ impl CallerProof {
             digest.update((group.len() as u64).to_le_bytes());
             digest.update(group.as_bytes());
         }
+        if caller.can_read_metrics() && !admin {
+            digest.update(b"metrics");
+        }
         if self.certificate.is_some() || self.uid.is_some() {
             digest.update(format!("{:?} {:?}", self.certificate, self.uid));
         }

@@ -38,6 +38,8 @@ pub struct CallerSpec {
     pub uid: Option<u32>,
     /// True if it may use the admin API.
     pub admin: bool,
+    /// True if it may read the metrics.
+    pub metrics: bool,
     /// Profile that it is restricted to.
     pub profile: Option<String>,
     /// Groups that it is in.
@@ -54,6 +56,8 @@ pub struct IssuedCallerSpec {
     pub name: String,
     /// True if it may use the admin API.
     pub admin: bool,
+    /// True if it may read the metrics.
+    pub metrics: bool,
     /// Profile that it is restricted to.
     pub profile: Option<String>,
     /// Groups that it is in besides those of its tokens.
@@ -182,6 +186,7 @@ pub(super) fn read(reader: &mut TableReader<'_>, sections: &mut ConfigSections) 
         let Some(mut table) = callers.entry_table(entry) else { continue };
         let rules = rules::read(&mut table, rules::parse_server_rule);
         let admin = table.boolean("admin").unwrap_or(false);
+        let metrics = table.boolean("metrics").unwrap_or(false);
         let proof = if is_issued { None } else { read_proof(&mut table, &entry.key, sections) };
         let limits = quota::read(&mut table);
         let in_flight = table.count("in-flight", 1).and_then(NonZeroU32::new);
@@ -202,12 +207,13 @@ pub(super) fn read(reader: &mut TableReader<'_>, sections: &mut ConfigSections) 
                 certificate,
                 uid,
                 admin,
+                metrics,
                 profile,
                 groups,
                 origin,
             });
         } else if is_issued {
-            sections.issued_callers.push(IssuedCallerSpec { name, admin, profile, groups });
+            sections.issued_callers.push(IssuedCallerSpec { name, admin, metrics, profile, groups });
         }
     }
 }

@@ -83,6 +83,7 @@ pub const ROOT: &[ConfigKey] = &[
     key("limits", Table(GATEWAY_LIMITS), "", "Limits of the gateway as a whole"),
     key("listen", Table(LISTEN), "", "Settings of the HTTP listener"),
     key("gateway", Table(GATEWAY), "", "The gateway that `toolcrib stdio` starts in the background"),
+    key("metrics", Table(METRICS), "", "Metrics of calls and servers, read at `/metrics`"),
     key("secrets", Table(SECRETS), "", "Storage of the values behind `${secret:NAME}`"),
     key("audit", Text, "", "File to record calls in, relative to this file"),
     key("audit-required", Boolean, "false", "Refuse calls that cannot be recorded"),
@@ -398,6 +399,7 @@ const CALLER: &[ConfigKey] = &[
     ),
     key("uid", Integer, "", "User of this machine that is the caller without a token"),
     key("admin", Boolean, "false", "Whether the caller may use the admin API, `/api/v1`"),
+    key("metrics", Boolean, "false", "Whether the caller may read `/metrics`; admins may as well"),
     key("profile", Text, "", "Profile that the caller is restricted to"),
     key("groups", TextList, "[]", "Groups that the caller is in, by name under `[groups]`"),
     key("allow", TextList, "[\"*\"]", "Patterns `SERVER.NAME`; only matches are listed and callable"),
@@ -529,6 +531,9 @@ const GATEWAY: &[ConfigKey] = &[
         "Time without clients and calls after which a gateway that was started this way exits",
     ),
 ];
+
+const METRICS: &[ConfigKey] =
+    &[key("enabled", Boolean, "true", "Whether calls are counted and `/metrics` is served")];
 
 const HISTORY: &[ConfigKey] = &[
     key(

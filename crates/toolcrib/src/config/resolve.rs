@@ -195,6 +195,7 @@ impl LayeredConfig {
             issued_callers: sections.issued_callers,
             groups: sections.groups,
             audit: sections.audit,
+            metrics: sections.metrics,
             history: sections.history,
             registry: sections.registry,
             secrets: sections.secrets,

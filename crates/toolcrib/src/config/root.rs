@@ -44,6 +44,7 @@ pub(super) struct ConfigSections {
     pub(super) issued_callers: Vec<IssuedCallerSpec>,
     pub(super) groups: Vec<GroupSpec>,
     pub(super) audit: Option<AuditSpec>,
+    pub(super) metrics: bool,
     pub(super) history: HistorySpec,
     pub(super) registry: Option<String>,
     pub(super) secrets: SecretBackend,
@@ -77,6 +78,7 @@ impl Default for ConfigSections {
             issued_callers: Vec::new(),
             groups: Vec::new(),
             audit: None,
+            metrics: true,
             history: HistorySpec::default(),
             registry: None,
             secrets: SecretBackend::default(),
@@ -166,6 +168,10 @@ fn read_gateway_sections(
     issuers::read(reader, sections);
     callers::read(reader, sections);
     sections.audit = audit::read(reader);
+    if let Some(mut table) = reader.table("metrics") {
+        sections.metrics = table.boolean("enabled").unwrap_or(true);
+        table.finish();
+    }
     if let Some(table) = reader.table("history") {
         sections.history = history::read(table);
     }

@@ -15,6 +15,7 @@ pub struct Caller {
     identity: Arc<CallerIdentity>,
     profile: Option<Arc<str>>,
     is_admin: bool,
+    reads_metrics: bool,
 }
 
 /// The part of a caller that its clones share.
@@ -59,7 +60,7 @@ impl Caller {
 
     fn from_identity(name: Cow<'static, str>, groups: Option<Arc<[String]>>) -> Self {
         let identity = Arc::new(CallerIdentity { name, groups, revoked: AtomicBool::new(false) });
-        Self { identity, profile: None, is_admin: false }
+        Self { identity, profile: None, is_admin: false, reads_metrics: false }
     }
 
     /// Returns the caller for local use by the same user.
@@ -79,6 +80,18 @@ impl Caller {
     pub fn with_admin(mut self, is_admin: bool) -> Self {
         self.is_admin = is_admin;
         self
+    }
+
+    /// Lets the caller read the metrics of the gateway.
+    #[must_use]
+    pub fn with_metrics(mut self, reads_metrics: bool) -> Self {
+        self.reads_metrics = reads_metrics;
+        self
+    }
+
+    /// Returns whether the caller may read the metrics of the gateway: it is allowed to, is local or is an administrator.
+    pub fn can_read_metrics(&self) -> bool {
+        self.reads_metrics || self.can_see_all()
     }
 
     /// Returns whether the caller may see what servers write about all callers: it is local or an administrator.

@@ -13,6 +13,7 @@ use crate::model::error::ErrorKind;
 use crate::model::failure_class::FailureClass;
 use crate::model::instance_key::InstanceKey;
 use crate::model::pin_status::ToolPinStatus;
+use crate::model::trace_context::CallSpans;
 use crate::protocol::list_kind::ListKind;
 use crate::protocol::versions::Era;
 use crate::spec::ServerId;
@@ -156,6 +157,8 @@ pub struct CallRecord {
     pub attempts: u32,
     /// The id of the approval that the call waits for, if it was refused because a person must allow it first.
     pub approval: Option<Arc<str>>,
+    /// The spans of the call, if it is traced.
+    pub spans: Option<Arc<CallSpans>>,
     /// The arguments; only set for an [`Observer`](crate::Observer) that asks for them.
     pub arguments: Option<Bytes>,
 }

@@ -169,6 +169,10 @@ pub struct ServerStatus {
     pub tools: Option<usize>,
     /// Memory of its process tree, in bytes.
     pub memory: Option<u64>,
+    /// CPU time that its process tree has used since it was started.
+    pub cpu_time: Option<Duration>,
+    /// Calls that wait for a turn, because the server works on as many as it may.
+    pub queued: usize,
     /// Calls that ended.
     pub calls: u64,
     /// Calls that failed, including tool errors.

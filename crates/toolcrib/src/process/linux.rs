@@ -164,6 +164,13 @@ pub(super) fn kill_tree(tree_id: String, seen: Vec<SeenProcess>) -> bool {
 /// Whether [`tree_memory`] can tell.
 pub(crate) const MEASURES_MEMORY: bool = true;
 
+/// Returns the CPU time of the descendants of a process, plus its own if `include_root` is set. The time of a process that has
+/// ended counts once its parent has waited for it.
+pub(super) fn tree_cpu_time(root: u32, include_root: bool) -> Option<Duration> {
+    let descendants: Duration = proc::descendants(root).into_iter().filter_map(proc::cpu_time).sum();
+    if include_root { Some(proc::cpu_time(root)? + descendants) } else { Some(descendants) }
+}
+
 /// Returns the bytes of memory that the descendants of a process use, plus its own if `include_root` is set.
 pub(super) fn tree_memory(root: u32, include_root: bool) -> Option<u64> {
     let descendants: u64 = proc::descendants(root).into_iter().filter_map(proc::memory_usage).sum();

@@ -1,8 +1,9 @@
-//! Reads process information from `/proc`: parents, start times, environments and memory.
+//! Reads process information from `/proc`: parents, start times, environments, memory and CPU time.
 
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
+use std::time::Duration;
 
 /// A snapshot of one process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,6 +98,17 @@ pub(super) fn memory_usage(pid: u32) -> Option<u64> {
     proportional.or_else(|| parse_kilobytes(&fs::read(format!("/proc/{pid}/status")).ok()?, b"VmRSS:"))
 }
 
+/// Returns the CPU time of a process and of its children that have ended and were waited for.
+pub(super) fn cpu_time(pid: u32) -> Option<Duration> {
+    let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let rest = &text[memchr::memrchr(b')', &text)? + 1..];
+    // User and system time, and those of the children.
+    let times = std::str::from_utf8(rest).ok()?.split_ascii_whitespace().skip(11).take(4);
+    let ticks: u64 = times.map(|ticks| ticks.parse::<u64>().ok()).sum::<Option<u64>>()?;
+    let millis = ticks.saturating_mul(1000) / rustix::param::clock_ticks_per_second().max(1);
+    Some(Duration::from_millis(millis))
+}
+
 /// Finds the line `NAME  123 kB` and returns its value in bytes.
 fn parse_kilobytes(text: &[u8], name: &[u8]) -> Option<u64> {
     let line = text.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(name))?;
@@ -162,6 +174,15 @@ mod tests {
         assert!((100 << 10..64 << 30).contains(&own), "{own}");
         assert_eq!(memory_usage(u32::MAX), None);
         assert_eq!(parse_kilobytes(b"Rss:  5 kB\nPss:   7 kB\n", b"Pss:"), Some(7 << 10));
+    }
+
+    #[test]
+    fn cpu_time_includes_children_that_were_waited_for() {
+        let before = cpu_time(std::process::id()).unwrap();
+        let spin = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done";
+        assert!(Command::new("sh").args(["-c", spin]).status().unwrap().success());
+        assert!(cpu_time(std::process::id()).unwrap() > before);
+        assert_eq!(cpu_time(u32::MAX), None);
     }
 
     #[test]

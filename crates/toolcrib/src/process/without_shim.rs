@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Writes nothing on this platform.
 #[derive(Debug)]
@@ -43,6 +44,11 @@ pub(crate) const MEASURES_MEMORY: bool = false;
 
 /// Always `None` on this platform.
 pub(super) fn tree_memory(_root: u32, _include_root: bool) -> Option<u64> {
+    None
+}
+
+/// Always `None` on this platform.
+pub(super) fn tree_cpu_time(_root: u32, _include_root: bool) -> Option<Duration> {
     None
 }
 

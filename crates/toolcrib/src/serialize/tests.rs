@@ -141,6 +141,7 @@ fn ended_call_has_the_members_of_an_audit_line() {
         timing: CallTiming::default(),
         attempts: 0,
         approval: None,
+        spans: None,
         arguments: Some(r#"{"a":1.0}"#.into()),
     };
     let expected = json!({

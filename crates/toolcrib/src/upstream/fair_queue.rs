@@ -98,6 +98,11 @@ impl FairQueue {
         TurnRequest::Queued(QueuedTurn { queue: self.clone(), turn })
     }
 
+    /// Returns the number of calls that wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.state().waiting
+    }
+
     fn state(&self) -> MutexGuard<'_, QueueState> {
         self.0.lock().ignore_poison()
     }

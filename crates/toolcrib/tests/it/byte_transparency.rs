@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream};
 use toolcrib::protocol::json::object::Object;
 use toolcrib::protocol::jsonrpc::{ClientMessage, ResponsePayload, encode_response};
-use toolcrib::{Call, Crib, InProcess, ServerSpec};
+use toolcrib::{Call, CallRecord, CallSpans, Crib, InProcess, Observer, ServerSpec, TraceContext};
 
 use crate::fake::FakeServer;
 use crate::support::{crib, id, with};
@@ -109,4 +109,50 @@ async fn unknown_params_are_passed_with_the_own_name() {
     let sent = recorder.call();
     let expected = r#""params":{"own":1.0,"name":"t","arguments":{},"_meta":{"traceparent":"00-1"}}"#;
     assert!(sent.contains(expected), "{sent}");
+}
+
+/// An observer that traces calls whose client does, and keeps their spans.
+#[derive(Default)]
+struct Tracer(Mutex<Vec<Option<CallSpans>>>);
+
+impl Observer for Tracer {
+    fn traces_calls(&self) -> bool {
+        true
+    }
+
+    fn start_spans(&self, parent: Option<TraceContext>) -> Option<CallSpans> {
+        let parent = parent.filter(TraceContext::is_sampled)?;
+        Some(CallSpans { trace_id: parent.trace_id, parent: Some(parent), client_span: 0xabc })
+    }
+
+    fn call_ended(&self, record: &CallRecord) {
+        self.0.lock().unwrap().push(record.spans.as_deref().cloned());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_traced_calls_pass_on_a_new_position_in_the_trace() {
+    let trace = "0af7651916cd43dd8448eb211c80319c";
+    let meta = |flags: &str| {
+        format!(r#"{{"traceparent":"00-{trace}-b7ad6b7169203331-{flags}","tracestate":"k=v","own":1.0}}"#)
+    };
+    for (flags, expected) in [
+        ("00", meta("00")),
+        ("01", format!(r#"{{"traceparent":"00-{trace}-0000000000000abc-01","tracestate":"k=v","own":1.0}}"#)),
+    ] {
+        let recorder = Recorder::default();
+        let tracer = Arc::new(Tracer::default());
+        let rec = ServerSpec::in_process(id("rec"), recorder.clone());
+        let crib = Crib::builder().server(rec).observer(tracer.clone()).build().unwrap();
+        let params = format!(r#"{{"name":"rec__t","_meta":{}}}"#, meta(flags));
+        let call = Call::tool("rec__t").params(Object::parse(&params.into()).unwrap());
+        crib.call(call).await.unwrap();
+        let sent = recorder.call();
+        assert!(sent.contains(&format!(r#""_meta":{expected}"#)), "{sent}");
+        let spans = tracer.0.lock().unwrap().remove(0);
+        assert_eq!(
+            spans.map(|spans| spans.parent.unwrap().span_id),
+            (flags == "01").then_some(0xb7ad_6b71_6920_3331)
+        );
+    }
 }

@@ -111,6 +111,7 @@ fn process_rows(server: &ServerReport) -> Vec<Row> {
     ));
     rows.extend(optional_row("pid", server.pid.map(|pid| pid.to_string())));
     rows.extend(server.memory.map(|bytes| row("memory", format_bytes(bytes))));
+    rows.extend(server.cpu_seconds.map(|seconds| row("cpu time", format!("{seconds:.2} s"))));
     rows.push(row("starts", server.generation.to_string()));
     let version = server.protocol_version.as_deref();
     rows.extend(version.map(|version| row("protocol", format!("{version} ({})", format_eras(&server.eras)))));

@@ -13,10 +13,6 @@ impl Instances {
         let instances = self.instance_statuses(now);
         let each = || instances.iter().map(|instance| &instance.status);
         let running: Vec<&ServerStatus> = each().filter(|status| status.uptime.is_some()).collect();
-        let only_running = match &*running {
-            [only] => Some(*only),
-            _ => None,
-        };
         let known = self.records.listing_store.get();
         let protocol = known.as_ref().map(|known| known.revision);
         let has_era = |era: &Era| running.iter().any(|status| status.eras.contains(era));
@@ -27,17 +23,17 @@ impl Instances {
         let gate = &self.records.start_gate;
         let restarts = gate.restart_counts(now);
         let wait = gate.retry_at(now).map(|until| until.saturating_duration_since(now));
-        let state_without_instances = match (gate.is_ejected(), wait) {
-            (true, _) => ServerState::Ejected,
-            (false, Some(_)) => ServerState::BackingOff,
-            (false, None) => ServerState::Asleep,
+        let state_without_instances = match wait {
+            _ if gate.is_ejected() => ServerState::Ejected,
+            Some(_) => ServerState::BackingOff,
+            None => ServerState::Asleep,
         };
         ServerStatus {
             state: STATE_PRIORITY
                 .into_iter()
                 .find(|state| each().any(|status| status.state == *state))
                 .unwrap_or(state_without_instances),
-            pid: only_running.and_then(|status| status.pid),
+            pid: if let [only] = &*running { only.pid } else { None },
             uptime: running.iter().filter_map(|status| status.uptime).max(),
             generation: each().map(|status| status.generation).sum(),
             leases: each().map(|status| status.leases).sum(),
@@ -50,6 +46,8 @@ impl Instances {
             stderr_tail: self.records.stderr.lines_after(0).into_iter().map(|line| line.text).collect(),
             garbage_lines: each().map(|status| status.garbage_lines).sum(),
             memory: each().filter_map(|status| status.memory).reduce(|sum, memory| sum + memory),
+            cpu_time: each().filter_map(|status| status.cpu_time).reduce(|sum, time| sum + time),
+            queued: each().map(|status| status.queued).sum(),
             tools: listing.as_ref().and_then(|listing| listing.tool_count()),
             listing_errors: self.listing_errors(&instances),
             problems: listing.map(|listing| listing.problems()).unwrap_or_default(),

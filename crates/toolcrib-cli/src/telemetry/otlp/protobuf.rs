@@ -1,0 +1,88 @@
+//! Writes messages in the encoding of Protocol Buffers, as far as OTLP needs it.
+
+/// A message that is being written. Fields with default values may be left out.
+#[derive(Debug, Default)]
+pub(super) struct Message(Vec<u8>);
+
+/// Wire types of the encoding.
+const VARINT: u64 = 0;
+const FIXED64: u64 = 1;
+const LENGTH_DELIMITED: u64 = 2;
+
+impl Message {
+    pub(super) fn into_bytes(self) -> Vec<u8> {
+        self.0
+    }
+
+    fn push_varint(&mut self, mut value: u64) {
+        while value > 0x7f {
+            self.0.push(value.to_le_bytes()[0] | 0x80);
+            value >>= 7;
+        }
+        self.0.push(value.to_le_bytes()[0]);
+    }
+
+    fn push_tag(&mut self, field: u64, wire_type: u64) {
+        self.push_varint(field << 3 | wire_type);
+    }
+
+    /// Writes an integer, a boolean or an enum.
+    pub(super) fn varint(&mut self, field: u64, value: u64) {
+        self.push_tag(field, VARINT);
+        self.push_varint(value);
+    }
+
+    pub(super) fn fixed64(&mut self, field: u64, value: u64) {
+        self.push_tag(field, FIXED64);
+        self.0.extend_from_slice(&value.to_le_bytes());
+    }
+
+    pub(super) fn double(&mut self, field: u64, value: f64) {
+        self.fixed64(field, value.to_bits());
+    }
+
+    pub(super) fn bytes(&mut self, field: u64, value: &[u8]) {
+        self.push_tag(field, LENGTH_DELIMITED);
+        self.push_varint(value.len() as u64);
+        self.0.extend_from_slice(value);
+    }
+
+    pub(super) fn text(&mut self, field: u64, value: &str) {
+        self.bytes(field, value.as_bytes());
+    }
+
+    pub(super) fn message(&mut self, field: u64, value: &Self) {
+        self.bytes(field, &value.0);
+    }
+
+    /// Writes a list of numbers of 64 bits.
+    pub(super) fn packed_fixed64(&mut self, field: u64, values: impl Iterator<Item = u64>) {
+        let packed: Vec<u8> = values.flat_map(u64::to_le_bytes).collect();
+        self.bytes(field, &packed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The examples of the documentation of Protocol Buffers.
+    #[test]
+    fn fields_are_encoded_as_documented() {
+        let mut inner = Message::default();
+        inner.varint(1, 150);
+        assert_eq!(inner.0, [0x08, 0x96, 0x01]);
+        let mut outer = Message::default();
+        outer.text(2, "testing");
+        outer.message(3, &inner);
+        let mut expected = vec![0x12, 0x07];
+        expected.extend(b"testing");
+        expected.extend([0x1a, 0x03, 0x08, 0x96, 0x01]);
+        assert_eq!(outer.into_bytes(), expected);
+        let mut numbers = Message::default();
+        numbers.double(16, 1.0);
+        numbers.packed_fixed64(6, [1].into_iter());
+        let expected = [0x81, 0x01, 0, 0, 0, 0, 0, 0, 0xf0, 0x3f, 0x32, 8, 1, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(numbers.into_bytes(), expected);
+    }
+}
