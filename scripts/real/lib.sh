@@ -77,6 +77,20 @@ said() {
     exit 1
 }
 
+# Install into a folder of the cache: `npm_has FOLDER COMMAND PACKAGE…`, `pip_has FOLDER COMMAND PACKAGE…`.
+npm_has() {
+    local folder="$cache/$1" command="$2"
+    shift 2
+    [[ -e "$folder/node_modules/$command" ]] || npm install --silent --no-fund --no-audit --prefix "$folder" "$@" >&2
+}
+
+pip_has() {
+    local folder="$cache/$1" command="$2"
+    shift 2
+    [[ -x "$folder/bin/python" ]] || python3 -m venv "$folder"
+    [[ -x "$folder/bin/$command" ]] || "$folder/bin/pip" install --quiet "$@" >&2
+}
+
 find_program() {
     if [[ -z "${TOOLCRIB:-}" ]]; then
         cargo build --release --quiet

@@ -1,8 +1,9 @@
 """A fake model with the two APIs that Claude Code and Codex use, so that both work without an account.
 
-model.py LOG: prints its port and then answers every request the same way. It first calls the tool whose name ends in
-`everything__echo`, if it is offered; when it receives the tool's result, it repeats the result and stops. LOG gets one
-line of JSON for the offered tools and one for each tool result.
+model.py LOG [search]: prints its port and then answers every request the same way. It first calls the tool whose name ends in
+`everything__echo`, if it is offered; when it receives the tool's result, it repeats the result and stops. With `search`, it
+calls `find_tools`, `describe_tools` and `call_tool` one after the other instead. LOG gets one line of JSON for the offered
+tools and one for each tool result.
 """
 
 import json
@@ -10,9 +11,17 @@ import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-WANTED = "everything__echo"
-GIVEN = {"message": "from the agent"}
 Json = dict[str, Any]
+TOOL = "everything__echo"
+ARGUMENTS: Json = {"message": "from the agent"}
+# The tools that are called, one after the other, and their arguments.
+CALLS: list[tuple[str, Json]] = [(TOOL, ARGUMENTS)]
+if sys.argv[2:] == ["search"]:
+    CALLS = [
+        ("find_tools", {"query": "repeat a message back to me"}),
+        ("describe_tools", {"names": [TOOL]}),
+        ("call_tool", {"name": TOOL, "arguments": ARGUMENTS}),
+    ]
 
 
 def note(**what: Any) -> None:
@@ -31,10 +40,15 @@ def offered(tools: list[Json], space: str | None = None) -> list[tuple[str | Non
     return found
 
 
-def wanted(tools: list[Json]) -> tuple[str | None, str] | None:
+def wanted(tools: list[Json], results: list[str]) -> tuple[str | None, str] | None:
+    """Returns the next tool to call after these results."""
+    if results:
+        note(said=results)
+    if len(results) == len(CALLS):
+        return None
     names = offered(tools)
     note(tools=[f"{space or ''}{name}" for space, name in names])
-    return next((pair for pair in names if f"{pair[0] or ''}{pair[1]}".endswith(WANTED)), None)
+    return next((pair for pair in names if f"{pair[0] or ''}{pair[1]}".endswith(CALLS[len(results)][0])), None)
 
 
 def texts(value: Any) -> str:
@@ -49,12 +63,10 @@ def texts(value: Any) -> str:
 def anthropic(asked: Json) -> list[Json]:
     parts = [part for turn in asked["messages"] if isinstance(turn["content"], list) for part in turn["content"]]
     results = [texts(part.get("content")) for part in parts if part.get("type") == "tool_result"]
-    tool = None if results else wanted(asked.get("tools", []))
-    if results:
-        note(said=results)
+    tool = wanted(asked.get("tools", []), results)
     if tool:
-        block: Json = {"type": "tool_use", "id": "toolu_1", "name": tool[1], "input": {}}
-        delta: Json = {"type": "input_json_delta", "partial_json": json.dumps(GIVEN)}
+        block: Json = {"type": "tool_use", "id": f"toolu_{len(results)}", "name": tool[1], "input": {}}
+        delta: Json = {"type": "input_json_delta", "partial_json": json.dumps(CALLS[len(results)][1])}
     else:
         block = {"type": "text", "text": ""}
         delta = {"type": "text_delta", "text": "the tool said: " + " ".join(results) if results else "no such tool"}
@@ -82,16 +94,14 @@ def anthropic(asked: Json) -> list[Json]:
 
 def openai(asked: Json) -> list[Json]:
     results = [texts(item.get("output")) for item in asked["input"] if item.get("type") == "function_call_output"]
-    tool = None if results else wanted(asked.get("tools", []))
-    if results:
-        note(said=results)
+    tool = wanted(asked.get("tools", []), results)
     if tool:
         item: Json = {
             "type": "function_call",
-            "id": "fc_1",
-            "call_id": "call_1",
+            "id": f"fc_{len(results)}",
+            "call_id": f"call_{len(results)}",
             "name": tool[1],
-            "arguments": json.dumps(GIVEN),
+            "arguments": json.dumps(CALLS[len(results)][1]),
         }
         if tool[0]:
             item["namespace"] = tool[0]

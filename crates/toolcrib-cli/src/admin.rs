@@ -1,10 +1,12 @@
-//! The admin API: status, tools, logs, start, restart, stop, reload and approvals.
+//! The admin API: status, tools, logs, start, restart, stop, reload, approvals, calls, events and clients.
 //!
 //! Produces JSON and is independent of connections; access is checked before a request gets here.
 
 mod approvals;
 mod errors;
+mod history;
 mod recorded_action;
+mod routes;
 #[cfg(test)]
 mod tests;
 
@@ -21,14 +23,14 @@ use toolcrib::util::encoding;
 use toolcrib::util::format::format_timestamp;
 use toolcrib::util::maps::collect_map;
 use toolcrib::{Caller, Crib, Error, Selector, ServerId, ServerStatus, StderrLine};
-use toolcrib_serve::{AdminReply, AdminReplyFuture, AdminRequest, AdminRoutes, query_value};
+use toolcrib_serve::{AdminEvents, AdminReply, AdminReplyFuture, AdminRequest, AdminRoutes, query_value};
 
-use self::errors::{error_reply, failure_reply};
+use self::errors::{error_reply, failure_reply, forbidden_reply};
 use self::recorded_action::RecordedAction;
 use crate::environment::digest_value;
 use crate::gateway::GatewayHandle;
 use crate::report::server::ServerReport;
-use crate::report::status::{GatewayReport, LimitReport};
+use crate::report::status::{ClientCostReport, GatewayReport, LimitReport};
 use crate::report::tools::{FailureReport, ToolLookupReport, ToolReport};
 use crate::report::{LogLineReport, Report as _};
 use crate::tool_listing::{self, ToolsWait};
@@ -64,6 +66,11 @@ impl AdminRoutes for Admin {
     fn respond<'a>(&'a self, request: AdminRequest<'a>) -> AdminReplyFuture<'a> {
         Box::pin(self.route_recorded(request))
     }
+
+    fn open_events(&self, request: &AdminRequest<'_>) -> Option<Result<AdminEvents, AdminReply>> {
+        let is_stream = request.path == "/api/v1/events" && request.method == Method::GET;
+        is_stream.then(|| self.event_stream(request))
+    }
 }
 
 impl Admin {
@@ -97,6 +104,9 @@ impl Admin {
         let segments: Vec<&str> = segments.iter().map(|segment| &**segment).collect();
         let get = method == Method::GET;
         let post = method == Method::POST;
+        if !request.is_admin && !routes::is_own_data(&segments) {
+            return forbidden_reply("only an admin may do this");
+        }
         match segments.as_slice() {
             ["healthz"] if get => AdminReply::ok(json!({"status": "ok"})),
             ["readyz"] if get => self.readiness(),
@@ -109,16 +119,23 @@ impl Admin {
             ["api", "v1", "servers", server, action @ ("start" | "restart" | "stop")] if post => {
                 self.run_action(server, action, query).await
             }
-            ["healthz" | "readyz"]
-            | ["api", "v1", "status" | "gateway" | "tools" | "reload"]
-            | ["api", "v1", "servers", _]
-            | ["api", "v1", "servers", _, "logs" | "start" | "restart" | "stop"] => {
+            segments => self.route_others(&request, segments).await,
+        }
+    }
+
+    async fn route_others(&self, request: &AdminRequest<'_>, segments: &[&str]) -> AdminReply {
+        if let Some(reply) = self.respond_approvals(request, segments).await {
+            return reply;
+        }
+        if let Some(reply) = self.respond_history(request, segments).await {
+            return reply;
+        }
+        let AdminRequest { method, path, .. } = request;
+        match routes::has_path(segments) {
+            true => {
                 error_reply(StatusCode::METHOD_NOT_ALLOWED, &format!("`{path}` does not support {method}"))
             }
-            segments => self
-                .respond_approvals(&request, segments)
-                .await
-                .unwrap_or_else(|| error_reply(StatusCode::NOT_FOUND, &format!("unknown path `{path}`"))),
+            false => error_reply(StatusCode::NOT_FOUND, &format!("unknown path `{path}`")),
         }
     }
 
@@ -161,6 +178,7 @@ impl Admin {
             config: self.gateway.config_report(),
             servers: servers.iter().map(|status| self.report(status, revision)).collect(),
             quota: self.crib().limit_status().await.iter().map(LimitReport::new).collect(),
+            clients: self.gateway.service().client_list_costs().iter().map(ClientCostReport::new).collect(),
         }
     }
 
@@ -264,10 +282,13 @@ impl Admin {
         };
         let done = match action {
             "start" => self.crib().start(&server).await,
-            "restart" => match query_value(query, "caller") {
-                Some(caller) => self.crib().reconnect(&server, &Caller::new(&caller)).await,
-                None => self.crib().restart(&server).await,
-            },
+            "restart" => {
+                self.gateway.history().expect_restart(&server);
+                match query_value(query, "caller") {
+                    Some(caller) => self.crib().reconnect(&server, &Caller::new(&caller)).await,
+                    None => self.crib().restart(&server).await,
+                }
+            }
             _ => self.crib().stop(&server).await,
         };
         match done {

@@ -71,7 +71,7 @@ fn treatment_text(treatment: Treatment) -> &'static str {
         Treatment::RestartOnce => {
             "restarted with a delay; ejected when it happens again within `lifecycle.restarts.within`"
         }
-        Treatment::Eject => "ejected immediately, until `toolcrib restart` or a changed entry",
+        Treatment::Eject => "ejected immediately, until `toolcrib restart SERVER` or a changed entry",
         Treatment::Pause(_) => "calls fail immediately for 5 s, then the next one tries",
         Treatment::PauseAsAdvised => "calls fail immediately for as long as the server asked, at most 60 s",
         Treatment::PauseWithBackoff => "calls fail immediately for a delay that doubles; never ejected",
@@ -102,13 +102,13 @@ fn kind_advice(kind: ErrorKind) -> Advice {
         ),
         ErrorKind::BadArguments => advice(
             "The arguments do not match the `inputSchema` of the tool. Nothing was sent to the server.",
-            "Run `toolcrib tools NAME` for the arguments and an example. `toolcrib call --unchecked` sends them anyway.",
+            "Run `toolcrib tools NAME` for the arguments and an example. `--unchecked` of `toolcrib call` sends them anyway.",
         ),
         ErrorKind::Denied => advice(
             "A rule in `policy`, `profiles`, `callers` or `servers.NAME.tools` denies the call, or a person has to approve it \
              first, or the definition of the tool changed and `pin = \"strict\"` withholds it.",
-            "The message names the rule. Run `toolcrib policy test --tool SERVER.TOOL` to see which rule decides, and \
-             `toolcrib approve` for approvals.",
+            "The message names the rule. Run `toolcrib policy test --tool SERVER.TOOL` to see which rule decides, \
+             `toolcrib approve --call ID` to approve a call, and `toolcrib approve SERVER` to approve changed definitions.",
         ),
         ErrorKind::OverQuota => advice(
             "A `quota` or `rate` of the caller, the server or the tool is used up, or the same call was repeated in a loop.",

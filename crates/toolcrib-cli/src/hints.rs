@@ -7,23 +7,8 @@ use std::path::Path;
 use serde_json::Value;
 use toolcrib::{Error, Hint, ServerId};
 
-/// Commands that use the config.
-const COMMANDS: [&str; 14] = [
-    "serve",
-    "stdio",
-    "stop-gateway",
-    "call",
-    "tools",
-    "resources",
-    "prompts",
-    "complete",
-    "status",
-    "restart",
-    "stop",
-    "logs",
-    "check",
-    "doctor",
-];
+/// Commands that do not use the config.
+const WITHOUT_CONFIG: [&str; 4] = ["completions", "demo", "explain", "help"];
 
 /// Returns a hint in the words of this program: as a command where there is one.
 pub fn hint_text(hint: &Hint) -> String {
@@ -33,14 +18,14 @@ pub fn hint_text(hint: &Hint) -> String {
         Hint::ReadLog { server } => format!("toolcrib logs {}", name(server)),
         Hint::RestartServer { server } => format!("toolcrib restart {}", name(server)),
         Hint::RepairServer { server } => {
-            format!("fix `servers.{server}` in the config, then run: toolcrib restart {server}")
+            format!("fix `servers.{server}` in the config, then run `toolcrib restart {server}`")
         }
         Hint::StartGateway => "toolcrib serve".to_owned(),
         Hint::RaiseStartTimeout { server } => {
             format!("raise `servers.{server}.lifecycle.start-timeout`, or see `toolcrib logs {server}`")
         }
         Hint::RaiseRunningServers => {
-            "raise `limits.servers-running`, or stop one with `toolcrib stop`".to_owned()
+            "raise `limits.servers-running`, or stop a server of `toolcrib status`".to_owned()
         }
         Hint::ApproveTools { server } => format!("toolcrib approve {server}"),
         Hint::ApproveCall { id } => format!("toolcrib approve --call {id}"),
@@ -80,7 +65,7 @@ impl Hints {
         Self { config_flag: Some(format!(" --config {}", shell_word(&file))) }
     }
 
-    /// Returns the hint with the flag added to every command that uses the config.
+    /// Returns the hint with the flag added to every command that uses the config. A command is the whole hint, or in backticks.
     pub(crate) fn complete<'h>(&self, hint: &'h str) -> Cow<'h, str> {
         let Some(flag) = self.config_flag.as_ref().filter(|_| !hint.contains("--config")) else {
             return hint.into();
@@ -90,9 +75,11 @@ impl Hints {
         for part in parts {
             let end = part.find(|c: char| !c.is_ascii_lowercase() && c != '-').unwrap_or(part.len());
             let (command, rest) = part.split_at(end);
+            let is_command = completed.is_empty() || completed.ends_with('`');
             completed += "toolcrib ";
             completed += command;
-            if COMMANDS.contains(&command) {
+            let is_verb = command.starts_with(|c: char| c.is_ascii_lowercase());
+            if is_command && is_verb && !WITHOUT_CONFIG.contains(&command) {
                 completed += flag;
             }
             completed += rest;
@@ -138,8 +125,11 @@ mod tests {
                 "raise `x`, or see `toolcrib logs git`",
                 "raise `x`, or see `toolcrib logs --config /my/own.toml git`",
             ),
+            ("toolcrib secret set a", "toolcrib secret --config /my/own.toml set a"),
+            ("toolcrib login git", "toolcrib login --config /my/own.toml git"),
+            ("toolcrib help add", "toolcrib help add"),
             ("toolcrib --help", "toolcrib --help"),
-            ("toolcrib is busy", "toolcrib is busy"),
+            ("set it where toolcrib runs", "set it where toolcrib runs"),
             ("toolcrib stop --config x", "toolcrib stop --config x"),
         ] {
             assert_eq!(hints.complete(hint), expected);
@@ -147,5 +137,75 @@ mod tests {
         }
         let spaced = Hints::for_config(Path::new("/my own/it's.toml"));
         assert_eq!(spaced.complete("toolcrib check"), r"toolcrib check --config '/my own/it'\''s.toml'");
+    }
+
+    fn is_verb(word: &str) -> bool {
+        crate::cli::help::command().find_subcommand(word).is_some()
+    }
+
+    /// Returns the commands in the texts of a source file: those that are in backticks or a whole string.
+    fn written_commands(source: &str) -> Vec<String> {
+        let source: String = source.split("\\\n").map(str::trim_start).collect();
+        let mut commands = Vec::new();
+        for line in source.lines().filter(|line| !line.trim_start().starts_with("//")) {
+            for quote in ['`', '"'] {
+                let parts = line.split(quote).skip(1);
+                commands.extend(parts.filter(|part| part.starts_with("toolcrib ")).map(str::to_owned));
+            }
+        }
+        commands
+    }
+
+    /// Replaces the placeholders of a format string by values that every argument accepts.
+    fn fill_placeholders(command: &str) -> String {
+        let command = command.replace("--listen {address}:{port}", "--listen 127.0.0.1:{}");
+        let mut filled = String::new();
+        for part in command.split('{') {
+            match part.split_once('}') {
+                Some((_, rest)) => filled += &format!("1{rest}"),
+                None => filled += part,
+            }
+        }
+        filled
+    }
+
+    /// Commands that texts also mention without arguments, as the name of the command.
+    const MENTIONED: [&str; 4] = ["toolcrib call", "toolcrib login", "toolcrib logs", "toolcrib restart"];
+
+    /// Returns whether the text is a command and not prose. Records a command that the program rejects.
+    fn parses(command: &str, rejected: &mut Vec<String>) -> bool {
+        let words = shlex::split(&fill_placeholders(command)).unwrap_or_default();
+        if MENTIONED.contains(&command) || !words.get(1).is_some_and(|word| is_verb(word)) {
+            return false;
+        }
+        let error = crate::cli::help::command().try_get_matches_from(&words).err();
+        if let Some(error) = error.filter(|error| error.exit_code() != 0) {
+            rejected.push(format!("{command}: {}", error.to_string().lines().next().unwrap_or_default()));
+        }
+        true
+    }
+
+    #[test]
+    fn commands_in_messages_can_be_run_as_printed() {
+        let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("..")];
+        let mut rejected = Vec::new();
+        let mut checked = 0;
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() && path.file_name().is_some_and(|name| name != "tests") {
+                    folders.push(path);
+                } else if path.extension().is_some_and(|ending| ending == "rs") {
+                    let source = std::fs::read_to_string(&path).unwrap();
+                    let source = source.split("#[cfg(test)]\nmod tests").next().unwrap();
+                    checked += written_commands(source)
+                        .iter()
+                        .filter(|command| parses(command, &mut rejected))
+                        .count();
+                }
+            }
+        }
+        assert!(rejected.is_empty(), "{}", rejected.join("\n"));
+        assert!(checked > 100, "{checked}");
     }
 }

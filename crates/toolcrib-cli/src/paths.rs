@@ -22,9 +22,6 @@ const MAX_SOCKET_PATH: usize = 100;
 /// The config for all users of the machine.
 const MACHINE_CONFIG: &str = "/etc/toolcrib/config.toml";
 
-/// A minimal config, shown when there is none.
-const EXAMPLE_CONFIG: &str = "[servers.time]\ncommand = \"uvx\"\nargs = [\"mcp-server-time\"]";
-
 /// The locations of all files of one invocation.
 #[derive(Debug, Clone)]
 pub(crate) struct Paths {
@@ -201,6 +198,14 @@ impl Paths {
         }
     }
 
+    /// Returns the folder of the history of calls and events. Configs other than the default have their own.
+    pub(crate) fn history_dir(&self) -> PathBuf {
+        match self.is_default_config && self.project.is_none() {
+            true => self.state_dir.join("history"),
+            false => self.state_dir.join(format!("history-{}", self.config_key())),
+        }
+    }
+
     /// Returns the file that stores how much of the quotas is used.
     pub(crate) fn usage_file(&self) -> PathBuf {
         match self.is_default_config && self.project.is_none() {
@@ -313,11 +318,11 @@ impl Paths {
         self.sources.any_exists()
     }
 
-    /// Returns the error for a missing config, with an example.
+    /// Returns the error for a missing config, with the commands that write one.
     pub(crate) fn missing_config_error(&self) -> CommandError {
         let file = self.config.display();
         CommandError::new(ExitStatus::InvalidConfig, "no_config", format!("config file not found: `{file}`"))
-            .hint(format!("put this into `{file}`:\n\n{EXAMPLE_CONFIG}\n"))
+            .hint("`toolcrib init` sets it up for your agents; `toolcrib add time -- uvx mcp-server-time` declares a server")
     }
 }
 

@@ -79,6 +79,11 @@ impl SecretLocator {
         self.backend.read().ignore_poison().clone()
     }
 
+    /// Returns whether `set` and `remove` can change secrets of this backend.
+    pub(crate) fn is_writable(&self) -> bool {
+        matches!(self.backend(), SecretBackend::Auto | SecretBackend::File | SecretBackend::Keyring)
+    }
+
     /// Returns the value of a secret. Blocks, possibly for seconds.
     pub(crate) fn find(&self, name: &str) -> Result<Secret, SecretError> {
         match self.backend() {
@@ -297,7 +302,7 @@ impl SecretUses {
             uses.add(texts.flat_map(toolcrib::spec::template::TemplateText::secrets), declared.id.as_str());
         }
         for caller in &config.callers {
-            if let CallerToken::Text(text) = &caller.token {
+            if let Some(CallerToken::Text(text)) = &caller.token {
                 uses.add(text.secrets(), &format!("callers.{}", caller.name));
             }
         }

@@ -2,6 +2,8 @@
 
 mod catalog_digest;
 pub(crate) mod change_watcher;
+mod client_lists;
+pub(crate) mod connected_clients;
 mod extensions;
 pub(crate) mod in_flight;
 mod initialize;
@@ -19,14 +21,14 @@ pub(crate) mod updates;
 
 use std::borrow::Cow;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use toolcrib::protocol::era::client::{self, RequestMeta};
 use toolcrib::protocol::era::{IMPLEMENTATION, adapt_response_for_client, shorten_server_info};
 use toolcrib::protocol::json::object::Object;
@@ -40,6 +42,9 @@ use toolcrib::{
 
 use self::catalog_digest::{CatalogDigest, ListDigests, hash_list};
 use self::change_watcher::list_index;
+use self::client_lists::ListedClients;
+pub use self::client_lists::{ClientListCost, ServerListCost};
+use self::connected_clients::OtherClients;
 use self::methods::MethodAction;
 use self::search_tools::SearchTool;
 use self::stored_results::ResultStore;
@@ -96,7 +101,10 @@ impl PartialEq for EndpointScope {
     fn eq(&self, other: &Self) -> bool {
         let own = self.caller();
         let others = other.caller();
-        self.view == other.view && own == others && own.profile() == others.profile()
+        self.view == other.view
+            && own == others
+            && own.profile() == others.profile()
+            && own.groups() == others.groups()
     }
 }
 
@@ -191,6 +199,8 @@ pub(crate) struct ClientHandle {
     crib: Crib,
     /// Limits the notifications of extensions that wait for their server; created for the first one.
     notifications: OnceLock<Arc<Semaphore>>,
+    /// Set by the first stateless request.
+    is_noted: AtomicBool,
 }
 
 impl ClientHandle {
@@ -227,6 +237,9 @@ pub struct McpService {
     hint_formatter: Option<HintFormatter>,
     /// Results that were too large for their clients.
     stored_results: ResultStore,
+    /// Clients for reports.
+    other_clients: OtherClients,
+    listed_clients: ListedClients,
 }
 
 impl McpService {
@@ -240,6 +253,8 @@ impl McpService {
             catalog_digests: Mutex::default(),
             hint_formatter: None,
             stored_results: ResultStore::default(),
+            other_clients: OtherClients::default(),
+            listed_clients: ListedClients::default(),
         }
     }
 
@@ -276,6 +291,7 @@ impl McpService {
             key: self.next_key.fetch_add(1, Ordering::Relaxed),
             crib: self.crib.clone(),
             notifications: OnceLock::new(),
+            is_noted: AtomicBool::new(false),
         }
     }
 
@@ -329,12 +345,12 @@ impl McpService {
         params: Object,
     ) -> ResponsePayload {
         let era = context.client.era;
-        let budgeted = self.budgeted_caller(&context.scope, method);
+        let budgeted = self.budgeted_call(&context.scope, method, &selector);
         let call = context.call(methods::to_static(method), selector, params);
         match self.crib.call(call).await {
             Ok(mut outcome) => match (budgeted, &outcome.server) {
-                (Some(caller), Some(server)) => {
-                    outcome.answer = Box::pin(self.fit_answer(&caller, server, outcome.answer)).await;
+                (Some(budgeted), Some(server)) => {
+                    outcome.answer = Box::pin(self.fit_answer(&budgeted, server, outcome.answer)).await;
                     adapt_outcome(outcome, method, era)
                 }
                 _ => adapt_outcome(outcome, method, era),
@@ -366,6 +382,9 @@ impl McpService {
             Ok(catalog) => catalog,
             Err(error) => return (self.error_payload(&error), None),
         };
+        if kind == ListKind::Tools {
+            self.listed_clients.record(scope, Instant::now());
+        }
         let own_catalog = self.own_catalog(&context);
         let listed = own_catalog.as_ref().unwrap_or(&catalog);
         let list_error = scope.view.server().and_then(|server| listed.list_error(kind, server));

@@ -1,6 +1,6 @@
 //! Measures how often the tool search finds the right tool, and what it costs. `scripts/recall` runs it.
 //!
-//! Each argument is a folder with `tools.jsonl` (`{"id", "server", "name", "description", "schema"}`) and `queries.jsonl`
+//! Each argument is a set, or a folder of sets. A set is a folder with `tools.jsonl` (`{"id", "server", "name", "description", "schema"}`) and `queries.jsonl`
 //! (`{"id", "query", "gold": [[ID, …], …]}`). A group of `gold` is found if one of its ids is among the first k results.
 //! `--vectors FILE` adds word vectors in the text format of GloVe: a word and its values per line.
 
@@ -9,10 +9,11 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::error::Error;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rust_stemmers::{Algorithm, Stemmer};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Deserialize;
 use serde_json::Value;
@@ -70,10 +71,33 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let vectors = vectors.map(|file| WordVectors::read(Path::new(&file))).transpose()?;
     let vectors = vectors.map(|vectors| Arc::new(vectors) as Arc<dyn Embedder>);
-    let sets = folders.iter().map(|folder| Set::read(Path::new(folder))).collect::<Result<Vec<_>, _>>()?;
+    let mut sets = Vec::new();
+    for folder in &folders {
+        for set in find_sets(Path::new(folder))? {
+            sets.push(Set::read(&set)?);
+        }
+    }
     print_quality(&sets, vectors.as_ref());
     print_cost(&sets);
     Ok(())
+}
+
+/// Returns the folder if it is a set, else the sets in it, by name.
+fn find_sets(folder: &Path) -> Result<Vec<PathBuf>, Box<dyn Error>> {
+    let is_set = |folder: &Path| folder.join("tools.jsonl").exists();
+    if is_set(folder) {
+        return Ok(vec![folder.to_owned()]);
+    }
+    let entries = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let mut sets = entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<_>, _>>()?;
+    sets.retain(|folder| is_set(folder));
+    sets.sort();
+    match sets.is_empty() {
+        true => {
+            Err(format!("{}: there is no `tools.jsonl`, also not in its folders", folder.display()).into())
+        }
+        false => Ok(sets),
+    }
 }
 
 impl Set {
@@ -128,9 +152,9 @@ fn read_lines<T: for<'de> Deserialize<'de>>(file: &Path) -> Result<Vec<T>, Box<d
 
 fn print_quality(sets: &[Set], vectors: Option<&Arc<dyn Embedder>>) {
     println!("| ranker | set | recall@1 | recall@5 | recall@10 | MRR |\n|---|---|---|---|---|---|");
-    for name in ["substring", "plain BM25", "toolcrib", "toolcrib with vectors"] {
+    for name in ["substring", "plain BM25", "BM25F", "toolcrib", "toolcrib with vectors"] {
         if name == "toolcrib with vectors" && vectors.is_none() {
-            println!("| {name} | – | no `--vectors FILE` given | | | |");
+            println!("| {name} | – | none are shipped; `--vectors FILE` measures some | | | |");
             continue;
         }
         let mut measured = Vec::new();
@@ -153,6 +177,10 @@ fn ranker<'a>(name: &str, set: &'a Set, vectors: Option<&Arc<dyn Embedder>>) -> 
         "substring" => Box::new(|query| substring(set, query)),
         "plain BM25" => {
             let index = PlainIndex::build(set);
+            Box::new(move |query| index.search(query))
+        }
+        "BM25F" => {
+            let index = FieldIndex::build(set);
             Box::new(move |query| index.search(query))
         }
         _ => {
@@ -250,6 +278,97 @@ impl PlainIndex {
         }
         best(&scores)
     }
+}
+
+/// BM25F as in textbooks: words are split at case and punctuation and stemmed, and the name counts twice. No prefixes, no
+/// stop words, no cut-off.
+struct FieldIndex {
+    /// By word, the tools that have it with its weighted number of occurrences.
+    postings: HashMap<String, Vec<(usize, f64)>>,
+    tools: usize,
+}
+
+impl FieldIndex {
+    /// The fields of a tool, each with its weight.
+    fn fields(tool: &ToolLine) -> [(String, f64); 4] {
+        let mut arguments = String::new();
+        collect_texts(tool.schema.as_ref().unwrap_or(&Value::Null), &mut arguments);
+        let description = tool.description.clone().unwrap_or_default();
+        [(tool.name.clone(), 2.0), (tool.server.clone(), 1.0), (description, 1.0), (arguments, 0.5)]
+    }
+
+    fn build(set: &Set) -> Self {
+        let tools = set.tools.len();
+        let words: Vec<[(Vec<String>, f64); 4]> = set
+            .tools
+            .iter()
+            .map(|tool| Self::fields(tool).map(|(text, weight)| (stemmed_words(&text), weight)))
+            .collect();
+        let mean_length = |field: usize| {
+            words.iter().map(|fields| fields[field].0.len()).sum::<usize>() as f64 / tools as f64
+        };
+        let means: Vec<f64> = (0..4).map(mean_length).collect();
+        let mut postings: HashMap<String, Vec<(usize, f64)>> = HashMap::new();
+        for (position, fields) in words.iter().enumerate() {
+            let mut counts: BTreeMap<&str, f64> = BTreeMap::new();
+            for ((words, weight), mean) in fields.iter().zip(&means) {
+                let length = 0.25 + 0.75 * words.len() as f64 / mean.max(1.0);
+                words.iter().for_each(|word| *counts.entry(word).or_default() += weight / length);
+            }
+            for (word, count) in counts {
+                postings.entry(word.to_owned()).or_default().push((position, count));
+            }
+        }
+        Self { postings, tools }
+    }
+
+    fn search(&self, query: &str) -> Vec<usize> {
+        let mut scores = vec![0.0; self.tools];
+        for word in stemmed_words(query) {
+            let Some(found) = self.postings.get(&word) else { continue };
+            let having = found.len() as f64;
+            let rarity = (1.0 + (self.tools as f64 - having + 0.5) / (having + 0.5)).ln();
+            for (position, count) in found {
+                scores[*position] += rarity * count / (count + 1.2);
+            }
+        }
+        best(&scores)
+    }
+}
+
+/// Collects the names and descriptions of arguments.
+fn collect_texts(schema: &Value, texts: &mut String) {
+    for (key, value) in schema.as_object().into_iter().flatten() {
+        match value {
+            Value::String(text) if key == "description" => {
+                texts.push_str(text);
+                texts.push(' ');
+            }
+            Value::Object(properties) if key == "properties" => {
+                for (name, property) in properties {
+                    texts.push_str(name);
+                    texts.push(' ');
+                    collect_texts(property, texts);
+                }
+            }
+            value => collect_texts(value, texts),
+        }
+    }
+}
+
+/// Splits a text at punctuation and changes of case, and stems its words.
+fn stemmed_words(text: &str) -> Vec<String> {
+    let stemmer = Stemmer::create(Algorithm::English);
+    let mut split = String::new();
+    let mut last_is_lower = false;
+    for letter in text.chars() {
+        if last_is_lower && letter.is_uppercase() {
+            split.push(' ');
+        }
+        last_is_lower = letter.is_lowercase();
+        split.push(if letter.is_alphanumeric() { letter } else { ' ' });
+    }
+    split.split_whitespace().map(|word| stemmer.stem(&word.to_lowercase()).into_owned()).collect()
 }
 
 fn plain_words(text: &str) -> impl Iterator<Item = String> {

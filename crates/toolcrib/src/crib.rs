@@ -58,6 +58,7 @@ use crate::protocol::era::client::{ROOTS_CHANGED, SUBSCRIBE};
 use crate::protocol::json::object::Object;
 use crate::protocol::versions::Era;
 use crate::registry::RegisteredServer;
+use crate::secrets::KnownCallers;
 use crate::spec::{Capacity, ServerId, Sharing};
 use crate::store::Store;
 use crate::supervisor::Supervisor;
@@ -166,6 +167,11 @@ impl Crib {
     /// Returns whether a profile with this name exists.
     pub fn has_profile(&self, name: &str) -> bool {
         self.router().visible_catalogs.has_profile(name)
+    }
+
+    /// Returns whether a profile with this name exists and a caller may use it: the groups of the profile do not exclude it.
+    pub fn can_use_profile(&self, caller: &Caller, name: &str) -> bool {
+        self.router().visible_catalogs.can_use_profile(caller, name)
     }
 
     /// Finds the server and its own name for what a selector means to a caller, as [`Crib::call`] does. Servers that must be
@@ -407,6 +413,11 @@ impl Crib {
         };
         self.router().services.listing_changes.report();
         approved
+    }
+
+    /// Returns the tokens of callers. What authenticates callers records theirs there while servers exchange them.
+    pub fn known_callers(&self) -> &KnownCallers {
+        &self.router().services.known_callers
     }
 
     /// Returns the store that this crib shares with others.

@@ -23,11 +23,16 @@ mod metadata;
 mod pkce;
 mod registration;
 mod stored_login;
+pub(crate) mod token_exchange;
 mod token_request;
 
 pub(crate) use challenge::Challenge;
 pub use device::DeviceLogin;
+#[cfg(feature = "config")]
+pub(crate) use discovery::find_issuer;
 pub use error::{OAuthError, OAuthErrorKind};
+#[cfg(feature = "config")]
+pub(crate) use fetch::Fetcher;
 pub use in_band::{LoginFuture, LoginStarter, PendingLogin};
 pub use login::{Login, LoginRequest};
 pub use stored_login::{LoginState, LoginSummary, Logins};

@@ -43,7 +43,9 @@ pub(crate) struct Registry {
     closed: AtomicBool,
     /// True if any server has argument checks, so that calls without them pay nothing.
     checks_arguments: AtomicBool,
-    /// True if any server has `result_tokens`, so that calls without them pay nothing.
+    /// True if any client has `result_tokens`.
+    limits_client_results: AtomicBool,
+    /// True if any server, tool or client has `result_tokens`, so that calls without them pay nothing.
     limits_results: AtomicBool,
     /// Servers that are not in the roster.
     adhoc: AdhocServers,
@@ -218,6 +220,7 @@ impl Registry {
             servers: RwLock::default(),
             closed: AtomicBool::new(false),
             checks_arguments: AtomicBool::new(false),
+            limits_client_results: AtomicBool::new(false),
             limits_results: AtomicBool::new(false),
             adhoc: AdhocServers::new(max_adhoc),
             listings,
@@ -310,8 +313,9 @@ impl Registry {
         self.invalidate_cache(&servers, &changes);
         let checks_arguments = servers.values().any(|entry| entry.spec().tools.check_arguments);
         self.checks_arguments.store(checks_arguments, Ordering::Relaxed);
-        let limits_results = servers.values().any(|entry| entry.spec().limits.result_tokens.is_some());
-        self.limits_results.store(limits_results, Ordering::Relaxed);
+        self.update_limits_results(&servers);
+        let forwards_callers = servers.values().any(|entry| entry.spec().forwards_callers());
+        self.services.known_callers.set_wanted(forwards_callers);
         // Dropping an embedder's in-process server may take a while and must not happen under the lock.
         drop(servers);
         drop(old);
@@ -329,23 +333,37 @@ impl Registry {
         }
     }
 
-    /// Returns whether any server has `result_tokens`.
+    /// Sets whether any client has `result_tokens`.
+    pub(crate) fn set_limits_client_results(&self, limits_client_results: bool) {
+        let servers = self.servers_mut();
+        self.limits_client_results.store(limits_client_results, Ordering::Relaxed);
+        self.update_limits_results(&servers);
+    }
+
+    fn update_limits_results(&self, servers: &BTreeMap<ServerId, RegisteredServer>) {
+        let limits_results = self.limits_client_results.load(Ordering::Relaxed)
+            || servers.values().any(|entry| entry.spec().limits_results());
+        self.limits_results.store(limits_results, Ordering::Relaxed);
+    }
+
+    /// Returns whether any server, tool or client has `result_tokens`.
     pub(crate) fn limits_results(&self) -> bool {
         self.limits_results.load(Ordering::Relaxed)
     }
 
-    /// Returns the enabled servers that have `result_tokens`.
+    /// Returns the enabled servers that have `result_tokens`, for all of their tools or some.
     pub(crate) fn limited_servers(&self) -> Vec<ServerId> {
         let servers = self.servers();
-        let limited = servers
-            .iter()
-            .filter(|(_, entry)| entry.is_enabled() && entry.spec().limits.result_tokens.is_some());
+        let limited = servers.iter().filter(|(_, entry)| entry.is_enabled() && entry.spec().limits_results());
         limited.map(|(server, _)| server.clone()).collect()
     }
 
-    /// Returns the tokens of a result of a server that clients are sent, if they are limited.
-    pub(crate) fn result_tokens(&self, server: &ServerId) -> Option<usize> {
-        self.servers().get(server)?.spec().limits.result_tokens
+    /// Returns the tokens of a result that clients are sent, if the tool or its server limits them.
+    pub(crate) fn result_tokens(&self, server: &ServerId, tool: Option<&str>) -> Option<usize> {
+        let servers = self.servers();
+        let spec = servers.get(server)?.spec();
+        let by_tool = tool.and_then(|tool| spec.tools.find_result_tokens(tool));
+        by_tool.or(spec.limits.result_tokens).filter(|tokens| *tokens > 0)
     }
 
     /// Returns whether any server has argument checks.

@@ -254,7 +254,16 @@ fn server_gets_its_own_session_and_a_clean_environment() {
     let score = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap();
     let score = |pid: u32| score(pid).trim().parse::<i32>().unwrap();
     assert!(score(server) > score(gateway.pid()), "the server is killed before the gateway");
-    assert_eq!(score(gateway.children()[0]), score(gateway.pid()), "the shim is as important as the gateway");
+    let shim = gateway.children()[0];
+    assert_eq!(score(shim), score(gateway.pid()), "the shim is as important as the gateway");
+    wait_until("the shim keeps only the code that it runs resident", || resident_file_kib(shim) <= 1024);
+}
+
+/// Returns how much of the program and its libraries is resident in a process.
+fn resident_file_kib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssFile:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
 #[tokio::test]

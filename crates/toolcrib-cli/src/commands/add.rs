@@ -81,7 +81,8 @@ pub(crate) async fn run(args: &AddArgs, paths: &Paths, out: &mut Output) -> Resu
     // Stored first, so that the config never refers to a missing one.
     extracted.store(&locator)?;
     let changed = document.write()?;
-    let change = ChangeReport { action: &format!("added `{id}` to"), server: id.as_str() };
+    let action = format!("added `{id}` to");
+    let change = ChangeReport::new(&action, id.as_str());
     let exit = document.report(changed, &change, paths, out).await?;
     extracted.print(out)?;
     out.warn_problems(&preflight::find_missing(&paths.sources().load(), Some(&id), &locator))?;

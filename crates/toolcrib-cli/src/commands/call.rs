@@ -18,7 +18,7 @@ use toolcrib::protocol::json::object::{self, Object};
 use toolcrib::protocol::jsonrpc::{ResponsePayload, code};
 use toolcrib::util::encoding;
 use toolcrib::util::format;
-use toolcrib::{Caller, Crib, Delivery, ErrorKind, Outcome, Selector, ServerId};
+use toolcrib::{Caller, Crib, Delivery, ErrorKind, Hint, Outcome, Selector, ServerId};
 
 use self::arguments::CallArguments;
 use super::content::ContentText;
@@ -28,6 +28,7 @@ use crate::cli::CallArgs;
 use crate::client::GatewayClient;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
+use crate::hints::hint_text;
 use crate::output::{Output, Prompter};
 use crate::paths::Paths;
 use crate::progress::{ServerSource, Wait};
@@ -251,11 +252,16 @@ impl CallRequest {
     /// there is no schema.
     fn checked_arguments(&self, definition: Value) -> Result<Bytes, CommandError> {
         let schema = Schema::from_definition(&definition.to_string().into());
-        let arguments = self.arguments.to_json(input_schema(definition).as_ref())?;
-        let Some(Err(violations)) = schema.map(|schema| schema.check(&arguments)) else {
+        let input_schema = input_schema(definition);
+        let arguments = self.arguments.to_json(input_schema.as_ref())?;
+        let mut violations =
+            input_schema.map(|schema| self.arguments.find_misspelled(&schema)).unwrap_or_default();
+        if let Some(Err(found)) = schema.map(|schema| schema.check(&arguments)) {
+            violations.extend(found.iter().map(ToString::to_string));
+        }
+        if violations.is_empty() {
             return Ok(arguments);
-        };
-        let violations: Vec<String> = violations.iter().map(ToString::to_string).collect();
+        }
         let kind = ErrorKind::BadArguments;
         let message = format!("the arguments do not fit `{}`: {}", self.tool, violations.join("; "));
         let hint = match &self.server {
@@ -383,9 +389,12 @@ fn invalid_params_error(response: &ResponsePayload) -> Option<CommandError> {
     (error["code"] == code::INVALID_PARAMS).then(|| CommandError::from_error_object(&error))
 }
 
-/// Adds a similar tool name as the hint, unless the error has a hint.
+/// Adds a similar tool name as the hint, unless the error has a hint that says more than to list the tools.
 fn with_suggestion(mut error: CommandError, similar: Option<&str>) -> CommandError {
-    error.hint = error.hint.or_else(|| similar.map(|similar| format!("did you mean `{similar}`?")));
+    let list_tools = hint_text(&Hint::ListTools);
+    if let Some(similar) = similar.filter(|_| error.hint.as_ref().is_none_or(|hint| *hint == list_tools)) {
+        error.hint = Some(format!("did you mean `{similar}`?"));
+    }
     error
 }
 

@@ -22,6 +22,15 @@ pub(super) struct ChangeReport<'a> {
     /// Printed before the path of the file, as in "added `git` to".
     pub(super) action: &'a str,
     pub(super) server: &'a str,
+    /// Stored secrets that no server and no caller uses after the change.
+    pub(super) unused_secrets: Vec<String>,
+}
+
+impl<'a> ChangeReport<'a> {
+    /// Creates the report of a change that leaves no secret behind.
+    pub(super) fn new(action: &'a str, server: &'a str) -> Self {
+        Self { action, server, unused_secrets: Vec::new() }
+    }
 }
 
 /// A config file that is being edited.
@@ -125,12 +134,21 @@ impl ConfigDocument {
         let file = self.path().display().to_string();
         if out.json {
             let gateway = update.to_json();
-            let report = json!({"name": change.server, "file": file, "changed": changed, "gateway": gateway});
+            let mut report =
+                json!({"name": change.server, "file": file, "changed": changed, "gateway": gateway});
+            if !change.unused_secrets.is_empty() {
+                report["unused_secrets"] = json!(change.unused_secrets);
+            }
             out.print_json(&report)?;
         } else {
             out.print_note(&format!("{} `{file}`", change.action))?;
         }
         update.print(out)?;
+        for name in &change.unused_secrets {
+            out.print_note(&format!(
+                "secret `{name}` is no longer used; remove it with `toolcrib secret rm {name}`"
+            ))?;
+        }
         Ok(ExitStatus::Success)
     }
 }

@@ -32,7 +32,8 @@ pub(crate) async fn enable(args: &EditServerArgs, paths: &Paths, out: &mut Outpu
         changed |= document.write()?;
         server = find_server(paths, &args.server);
     }
-    let change = ChangeReport { action: &format!("enabled `{}` in", args.server), server: &args.server };
+    let action = format!("enabled `{}` in", args.server);
+    let change = ChangeReport::new(&action, &args.server);
     document.report(changed, &change, paths, out).await?;
     warn_unless_active_is(true, server.as_ref(), out)?;
     Ok(ExitStatus::Success)
@@ -44,7 +45,8 @@ pub(crate) async fn disable(args: &EditServerArgs, paths: &Paths, out: &mut Outp
     let mut document = ConfigDocument::open(paths, args.scope.scope)?;
     document.set(&["servers", &args.server, "enabled"], &json!(false))?;
     let changed = document.write()?;
-    let change = ChangeReport { action: &format!("disabled `{}` in", args.server), server: &args.server };
+    let action = format!("disabled `{}` in", args.server);
+    let change = ChangeReport::new(&action, &args.server);
     document.report(changed, &change, paths, out).await?;
     warn_unless_active_is(false, find_server(paths, &args.server).as_ref(), out)?;
     Ok(ExitStatus::Success)

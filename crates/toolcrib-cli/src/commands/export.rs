@@ -119,7 +119,7 @@ fn select_agents(
     if detected.is_empty() {
         let ids: Vec<_> = agents::all().map(|agent| agent.id).collect();
         return Err(CommandError::new(ExitStatus::Failure, "no_agent", "no installed agent was found")
-            .hint(format!("toolcrib export AGENT, where AGENT is one of {}", ids.join(", "))));
+            .hint(format!("`toolcrib export AGENT`, where AGENT is one of {}", ids.join(", "))));
     }
     Ok(detected)
 }

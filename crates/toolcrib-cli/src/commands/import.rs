@@ -11,7 +11,7 @@ use toolcrib_agents::import::{self, Import, ImportRequest, ImportVerdict, Import
 
 use super::config_changes;
 use super::gateway_update::GatewayUpdate;
-use crate::cli::{ImportArgs, SecretsChoice};
+use crate::cli::{AgentScopeArg, ImportArgs, SecretsChoice};
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::output::Output;
@@ -65,11 +65,31 @@ pub(crate) async fn run(args: &ImportArgs, paths: &Paths, out: &mut Output) -> R
     }
     if can_write && !is_written {
         let error = CommandError::new(ExitStatus::CheckFailed, "not_imported", "nothing was imported");
-        return Err(error.hint(format!("toolcrib import --from {} --yes", args.from)).into());
+        return Err(error.hint(repeated_command(args)).into());
     }
     out.print_note(&plan.summary())?;
     update.print(out)?;
     Ok(ExitStatus::Success)
+}
+
+/// Returns the command that makes the same import without a prompt.
+fn repeated_command(args: &ImportArgs) -> String {
+    let mut words = vec!["toolcrib".to_owned(), "import".to_owned()];
+    let mut add = |flag: &str, value: &str| words.extend([flag.to_owned(), value.to_owned()]);
+    if args.from != "auto" {
+        add("--from", &args.from);
+    }
+    if args.scope == AgentScopeArg::Project {
+        add("--scope", "project");
+    }
+    match args.secrets {
+        SecretsChoice::Store => {}
+        SecretsChoice::Env => add("--secrets", "env"),
+        SecretsChoice::Keep => add("--secrets", "keep"),
+    }
+    words.push("--yes".to_owned());
+    // A file name with a null byte cannot be an argument.
+    shlex::try_join(words.iter().map(String::as_str)).unwrap_or_default()
 }
 
 /// Opens the config that is imported into.

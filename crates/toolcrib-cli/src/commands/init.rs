@@ -13,9 +13,9 @@ use toolcrib_agents::agents::{Agent, AgentFileScope, AgentPaths};
 use toolcrib_agents::export;
 
 use self::journal::{FileUndo, InitJournal, InitRecord, RecordedFile};
-use self::plan::InitPlan;
+use self::plan::{InitPlan, StepDescription};
 use self::proof::AgentProof;
-use self::service_step::ServiceStep;
+use self::service_step::{ServiceRemoval, ServiceStep};
 use super::gateway_update::GatewayUpdate;
 use super::import::store_secrets;
 use crate::cli::InitArgs;
@@ -44,7 +44,7 @@ pub(crate) async fn run(
         let report = undo(&agent_paths, paths, &locator)?;
         print_undo(&report, &agent_paths, out)?;
         update_gateway_after_undo(paths, out).await?;
-        return Ok(if report.left.is_empty() { ExitStatus::Success } else { ExitStatus::CheckFailed });
+        return Ok(if report.is_complete() { ExitStatus::Success } else { ExitStatus::CheckFailed });
     }
     let mut plan = InitPlan::new(agent_paths, paths, config_flag, &locator)?;
     if !plan.has_agents {
@@ -65,11 +65,19 @@ pub(crate) async fn run(
             out.print_json(&report_json(&plan, None))?;
         }
         let error = CommandError::new(ExitStatus::CheckFailed, "not_initialized", "nothing was changed");
-        return Err(error.hint("toolcrib init --yes").into());
+        return Err(error.hint(confirmed_command(args)).into());
     }
-    carry_out(&plan, paths, &locator)?;
+    if let Err(error) = carry_out(&plan, paths, &locator, confirmed_command(args)) {
+        print_stop(&error, out)?;
+        return Err(error.into());
+    }
     let has_new_service = plan.service.carry_out(config_flag, out).await?;
-    let result = check_result(&plan, config_flag, paths, out).await?;
+    let result = check_result(&plan, config_flag, paths, out).await;
+    if result.is_err() {
+        let undo = out.complete_hint(UNDO);
+        out.print_note(&format!("all files are changed, but could not be checked; undo: {undo}"))?;
+    }
+    let result = result?;
     if out.json {
         let mut report = report_json(&plan, result.as_ref());
         report["service_installed"] = has_new_service.into();
@@ -82,6 +90,11 @@ pub(crate) async fn run(
     Ok(if failed { ExitStatus::Unreachable } else { ExitStatus::Success })
 }
 
+/// Returns the command that makes the changes without a prompt.
+fn confirmed_command(args: &InitArgs) -> &'static str {
+    if args.no_service { "toolcrib init --yes --no-service" } else { "toolcrib init --yes" }
+}
+
 fn print_nothing_to_do(plan: &InitPlan, out: &mut Output) -> Result<ExitStatus> {
     if out.json {
         out.print_json(&report_json(plan, None))?;
@@ -92,18 +105,31 @@ fn print_nothing_to_do(plan: &InitPlan, out: &mut Output) -> Result<ExitStatus> 
 }
 
 /// Makes the changes. What they replace is recorded first; secrets come before the config that refers to them, and the
-/// config before the agents that need it.
-fn carry_out(plan: &InitPlan, paths: &Paths, locator: &SecretLocator) -> Result<()> {
+/// config before the agents that need it. If one of them fails, the error says what was done before it and what was not.
+fn carry_out(
+    plan: &InitPlan,
+    paths: &Paths,
+    locator: &SecretLocator,
+    continuation: &str,
+) -> Result<(), CommandError> {
     for step in 0.. {
-        if !take_step(step, plan, paths, locator)? {
-            break;
+        match take_step(step, plan, paths, locator) {
+            Ok(true) => {}
+            Ok(false) => break,
+            Err(error) if step == 0 => return Err(error),
+            Err(error) => return Err(stopped_error(error, step, plan, continuation)),
         }
     }
     Ok(())
 }
 
 /// Carries out one step of the plan. Returns whether there is another one.
-fn take_step(step: usize, plan: &InitPlan, paths: &Paths, locator: &SecretLocator) -> Result<bool> {
+fn take_step(
+    step: usize,
+    plan: &InitPlan,
+    paths: &Paths,
+    locator: &SecretLocator,
+) -> Result<bool, CommandError> {
     match step {
         0 => InitJournal::new(paths.state_dir()).add(&plan.changes())?,
         1 => store_secrets(locator, &plan.import, "import")?,
@@ -115,6 +141,33 @@ fn take_step(step: usize, plan: &InitPlan, paths: &Paths, locator: &SecretLocato
         },
     }
     Ok(true)
+}
+
+/// Completes the error of a step by what was done before it, what was not, and how to go on.
+fn stopped_error(error: CommandError, step: usize, plan: &InitPlan, continuation: &str) -> CommandError {
+    let (done, not_done): (Vec<_>, Vec<_>) =
+        plan.describe_steps().into_iter().partition(|described| described.step < step);
+    let texts = |steps: Vec<StepDescription>| -> Vec<String> {
+        steps.into_iter().map(|described| described.text).collect()
+    };
+    let go_on = format!("`{continuation}` continues, `{UNDO}` undoes what was done");
+    let hint = match &error.hint {
+        Some(hint) => format!("{hint}; {go_on}"),
+        None => go_on,
+    };
+    let data = json!({"done": texts(done), "not_done": texts(not_done), "undo": UNDO});
+    CommandError { data, ..error }.hint(hint)
+}
+
+/// Prints what was done before an error, and what was not.
+fn print_stop(error: &CommandError, out: &mut Output) -> std::io::Result<()> {
+    for (key, label) in [("done", "done"), ("not_done", "not done")] {
+        let Some(steps) = error.data[key].as_array() else { continue };
+        let steps: Vec<&str> = steps.iter().filter_map(Value::as_str).collect();
+        let text = if steps.is_empty() { "nothing".to_owned() } else { steps.join(", ") };
+        out.print_note(&format!("{label}: {text}"))?;
+    }
+    Ok(())
 }
 
 /// What `init` found out after the changes.
@@ -170,7 +223,7 @@ fn print_result(plan: &InitPlan, result: Option<&InitResult>, out: &mut Output) 
             plan.agent.next_step(AgentFileScope::User)
         ))?;
     }
-    out.print_note(&format!("undo: {UNDO}"))
+    out.print_note(&format!("undo: {}", out.complete_hint(UNDO)))
 }
 
 fn report_json(plan: &InitPlan, result: Option<&InitResult>) -> Value {
@@ -191,6 +244,14 @@ struct UndoReport {
     restored: Vec<PathBuf>,
     left: Vec<RecordedFile>,
     service_removed: bool,
+    /// Why the service is still installed.
+    service_left: Option<String>,
+}
+
+impl UndoReport {
+    fn is_complete(&self) -> bool {
+        self.left.is_empty() && self.service_left.is_none()
+    }
 }
 
 /// Undoes every `init`, the newest first. Files that were edited since are not changed.
@@ -203,10 +264,10 @@ fn undo(agent_paths: &AgentPaths, paths: &Paths, locator: &SecretLocator) -> Res
     }
     let mut report = UndoReport::default();
     for (number, record) in records {
-        let left = undo_files(&record, agent_paths, paths, &mut report)?;
+        let mut left = undo_files(&record, agent_paths, paths, &mut report)?;
         // An agent that was not restored still needs the gateway, and each file that was not restored the secrets.
         if record.service && left.files.iter().all(|file| file.agent.is_none()) {
-            report.service_removed |= service_step::remove(paths)?;
+            left.service = undo_service(paths, &mut report);
         }
         if left.files.is_empty() {
             record.secrets.iter().try_for_each(|name| locator.remove(name).map(|_| ()))?;
@@ -214,6 +275,19 @@ fn undo(agent_paths: &AgentPaths, paths: &Paths, locator: &SecretLocator) -> Res
         journal.finish(number, &left)?;
     }
     Ok(report)
+}
+
+/// Removes the service. Returns whether it is still installed.
+fn undo_service(paths: &Paths, report: &mut UndoReport) -> bool {
+    match service_step::remove(paths) {
+        ServiceRemoval::Removed => report.service_removed = true,
+        ServiceRemoval::NotInstalled => {}
+        ServiceRemoval::Left { reason } => {
+            report.service_left = Some(reason);
+            return true;
+        }
+    }
+    false
 }
 
 /// Undoes the changes of one `init`: agents first, so that they work without toolcrib before its config goes. Returns what
@@ -261,7 +335,8 @@ fn print_undo(report: &UndoReport, agent_paths: &AgentPaths, out: &mut Output) -
         let restored: Vec<String> = report.restored.iter().map(|path| text(path)).collect();
         let left: Vec<Value> = report.left.iter().map(left).collect();
         return out.print_json(&json!({
-            "restored": restored, "left": left, "service_removed": report.service_removed,
+            "restored": restored, "left": left,
+            "service_removed": report.service_removed, "service_left": report.service_left,
         }));
     }
     for path in &report.restored {
@@ -269,6 +344,9 @@ fn print_undo(report: &UndoReport, agent_paths: &AgentPaths, out: &mut Output) -
     }
     if report.service_removed {
         out.print_line("removed the service")?;
+    }
+    if let Some(reason) = &report.service_left {
+        out.warn(&format!("the service is still installed: {reason}"), Some(UNDO))?;
     }
     for file in &report.left {
         let path = agent_paths.abbreviate(&file.path);
@@ -278,9 +356,9 @@ fn print_undo(report: &UndoReport, agent_paths: &AgentPaths, out: &mut Output) -
         };
         let hint = match file.agent {
             Some(Agent { id, .. }) => format!(
-                "toolcrib export {id} --undo removes only the entry of toolcrib and puts back what it replaced"
+                "`toolcrib export {id} --undo` removes only the entry of toolcrib and puts back what it replaced"
             ),
-            None => "toolcrib rm NAME removes a server that you no longer need".to_owned(),
+            None => "`toolcrib rm NAME` removes a server that you no longer need".to_owned(),
         };
         out.warn(&format!("`{path}` was edited since and is not changed; {before}"), Some(&hint))?;
     }
@@ -312,39 +390,95 @@ mod tests {
         tree
     }
 
-    #[test]
-    fn undo_restores_everything_after_any_number_of_steps() {
-        for steps in 0..10 {
+    /// A user with three agents, one of which has no file yet.
+    struct TestUser {
+        dir: tempfile::TempDir,
+        paths: Paths,
+        locator: SecretLocator,
+    }
+
+    impl TestUser {
+        fn new() -> Self {
             let dir = tempfile::tempdir().unwrap();
-            let user = dir.path().join("user");
+            let paths = Paths::under(&dir.path().join("toolcrib"));
+            let locator = SecretLocator::new(&paths, &SecretBackend::File);
+            let user = Self { dir, paths, locator };
             for (path, text) in [(".codex/config.toml", CODEX), (".kiro/settings/mcp.json", KIRO)] {
-                let path = user.join(path);
+                let path = user.home().join(path);
                 fs::create_dir_all(path.parent().unwrap()).unwrap();
                 fs::write(path, text).unwrap();
             }
-            // Installed, but without a file.
-            fs::create_dir_all(user.join(".cline")).unwrap();
-            let before = read_tree(&user);
-            let variables = || vec![("HOME".to_owned(), user.clone().into_os_string())];
-            let agent_paths = || AgentPaths::new(variables(), &user).unwrap();
-            let paths = Paths::under(&dir.path().join("toolcrib"));
-            let locator = SecretLocator::new(&paths, &SecretBackend::File);
-            let plan = InitPlan::new(agent_paths(), &paths, None, &locator).unwrap();
+            fs::create_dir_all(user.home().join(".cline")).unwrap();
+            user
+        }
+
+        fn home(&self) -> PathBuf {
+            self.dir.path().join("user")
+        }
+
+        fn agent_paths(&self) -> AgentPaths {
+            let home = ("HOME".to_owned(), self.home().into_os_string());
+            AgentPaths::new(vec![home], &self.home()).unwrap()
+        }
+
+        fn plan(&self) -> InitPlan {
+            InitPlan::new(self.agent_paths(), &self.paths, None, &self.locator).unwrap()
+        }
+
+        fn undo(&self) -> Result<UndoReport> {
+            undo(&self.agent_paths(), &self.paths, &self.locator)
+        }
+    }
+
+    #[test]
+    fn undo_restores_everything_after_any_number_of_steps() {
+        for steps in 0..10 {
+            let user = TestUser::new();
+            let before = read_tree(&user.home());
+            let plan = user.plan();
             assert_eq!((plan.agents.len(), plan.file_changes().len()), (3, 4));
-            let taken =
-                (0..steps).take_while(|step| take_step(*step, &plan, &paths, &locator).unwrap()).count();
+            let take = |step: &usize| take_step(*step, &plan, &user.paths, &user.locator).unwrap();
+            let taken = (0..steps).take_while(take).count();
             assert_eq!(taken, steps.min(6));
-            assert_eq!(read_tree(&user) == before, steps <= 3);
+            assert_eq!(read_tree(&user.home()) == before, steps <= 3);
             if steps == 0 {
                 continue;
             }
-            assert_eq!(locator.find("api-token").is_ok(), steps > 1);
-            let report = undo(&agent_paths(), &paths, &locator).unwrap();
+            assert_eq!(user.locator.find("api-token").is_ok(), steps > 1);
+            let report = user.undo().unwrap();
             assert_eq!((report.left.len(), report.restored.len()), (0, taken.saturating_sub(2)));
-            assert_eq!(read_tree(&user), before, "after {steps} steps");
-            assert!(!user.join(".cline/data").exists() && !paths.config.exists());
-            assert!(locator.find("api-token").is_err());
-            assert!(undo(&agent_paths(), &paths, &locator).is_err(), "nothing is left to undo");
+            assert_eq!(read_tree(&user.home()), before, "after {steps} steps");
+            assert!(!user.home().join(".cline/data").exists() && !user.paths.config.exists());
+            assert!(user.locator.find("api-token").is_err());
+            assert!(user.undo().is_err(), "nothing is left to undo");
         }
+    }
+
+    #[test]
+    fn failed_init_says_what_was_done_and_can_be_continued() {
+        let user = TestUser::new();
+        let before = read_tree(&user.home());
+        let plan = user.plan();
+        let kiro = user.home().join(".kiro/settings/mcp.json");
+        // The agent writes its own file between the plan and the change.
+        fs::write(&kiro, "{}").unwrap();
+        let error = carry_out(&plan, &user.paths, &user.locator, "toolcrib init --yes").unwrap_err();
+        let names: Vec<&str> = plan.agents.iter().map(|plan| plan.agent.name).collect();
+        let failed = names.iter().position(|name| *name == "Kiro").unwrap();
+        let config = format!("`{}`", plan.config.path().display());
+        let done = [&["secrets `api-token`", &config][..], &names[..failed]].concat();
+        assert_eq!(error.data["done"], json!(done));
+        assert_eq!(error.data["not_done"], json!(names[failed..]));
+        assert_eq!(
+            error.hint.as_deref(),
+            Some(
+                "run the command again; `toolcrib init --yes` continues, `toolcrib init --undo` undoes what was done"
+            )
+        );
+        fs::write(&kiro, KIRO).unwrap();
+        carry_out(&user.plan(), &user.paths, &user.locator, "").unwrap();
+        assert!(!fs::read_to_string(&kiro).unwrap().contains("\"b\""), "toolcrib replaces it");
+        assert!(user.undo().unwrap().is_complete());
+        assert_eq!(read_tree(&user.home()), before);
     }
 }

@@ -99,7 +99,7 @@ fn unsupported_agent_error(agent: &Agent) -> CommandError {
         .map(|agent| agent.id)
         .collect();
     let message = format!("{} does not support servers for one session", agent.name);
-    let hint = format!("toolcrib export {}; `run` supports {}", agent.id, supported.join(", "));
+    let hint = format!("use `toolcrib export {}`; `run` supports {}", agent.id, supported.join(", "));
     CommandError::usage(message).hint(hint)
 }
 

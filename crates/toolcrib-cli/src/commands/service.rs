@@ -74,7 +74,10 @@ async fn install(
     if !missing.is_empty() {
         let message =
             format!("servers use {}, which the service does not get from this shell", missing.join(", "));
-        out.warn(&message, Some("use `toolcrib secret set`, or set them for all services of your user"))?;
+        out.warn(
+            &message,
+            Some("use `toolcrib secret set NAME`, or set them for all services of your user"),
+        )?;
     }
     Ok(out.print_note("undo: toolcrib service remove")?)
 }
@@ -107,7 +110,8 @@ fn show_state(service: &UserService, out: &mut Output) -> Result<()> {
         return Ok(out.print_json(&report)?);
     }
     if !state.installed {
-        let note = format!("the service `{name}` is not installed; toolcrib service install");
+        let note =
+            format!("the service `{name}` is not installed; install it with `toolcrib service install`");
         return Ok(out.print_note(&note)?);
     }
     let rows: Vec<Vec<String>> = state.units.into_iter().map(|unit| vec![unit.name, unit.state]).collect();

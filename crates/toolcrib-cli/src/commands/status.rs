@@ -11,12 +11,16 @@ use crate::exit::ExitStatus;
 use crate::output::Output;
 use crate::paths::Paths;
 use crate::report::Report as _;
+use crate::report::clients::ShownServerReport;
 use crate::report::server::ServerReport;
-use crate::report::status::{GatewayReport, LimitReport};
+use crate::report::status::{ClientCostReport, GatewayReport, LimitReport};
 use server_page::PageContext;
 
 /// The number of unapproved tools that a warning lists.
 const MAX_LISTED_TOOLS: usize = 5;
+
+/// The number of servers whose cost is shown per client.
+const MAX_LISTED_SERVERS: usize = 3;
 
 /// Prints a table of all servers of the running gateway, or one server in detail.
 pub(crate) async fn run(args: &StatusArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
@@ -63,6 +67,13 @@ fn print_all(status: &GatewayReport, out: &mut Output) -> std::io::Result<()> {
     let limits: Vec<Vec<String>> = status.quota.iter().map(limit_row).collect();
     if !limits.is_empty() {
         out.print_table(&["CALLER", "LIMIT", "CALLS", "PER", "LEFT", "FREE IN"], &limits)?;
+    }
+    let clients: Vec<Vec<String>> = status.clients.iter().map(client_row).collect();
+    if !clients.is_empty() {
+        out.print_table(
+            &["CLIENT", "CALLER", "EXPOSE", "TOOLS", "TOKENS", "INSTRUCTIONS", "TOKENS BY SERVER"],
+            &clients,
+        )?;
     }
     let GatewayReport { version, pid, .. } = status;
     let uptime = format_seconds(Some(status.uptime));
@@ -156,7 +167,7 @@ fn listing_warnings(server: &ServerReport) -> impl Iterator<Item = ServerWarning
         };
         ServerWarning {
             message: format!("`{name}` does not answer `{}`: {}{code}{data}", error.list, error.message),
-            hint: format!("toolcrib logs {name}; the list is requested again by itself"),
+            hint: format!("see `toolcrib logs {name}`; the list is requested again by itself"),
         }
     })
 }
@@ -188,6 +199,30 @@ fn limit_row(limit: &LimitReport) -> Vec<String> {
         format_seconds(Some(limit.per)),
         limit.left.to_string(),
         format_seconds(limit.room_in),
+    ]
+}
+
+/// Returns the cells of a client: what its list of tools costs, and which servers cost the most.
+fn client_row(client: &ClientCostReport) -> Vec<String> {
+    let caller = match &client.profile {
+        Some(profile) => format!("{} ({profile})", client.caller),
+        None => client.caller.clone(),
+    };
+    let cost = |cost: &ShownServerReport| {
+        format!("{} {}", cost.server.as_deref().unwrap_or("toolcrib"), cost.tokens)
+    };
+    let mut servers: Vec<String> = client.servers.iter().take(MAX_LISTED_SERVERS).map(cost).collect();
+    if client.servers.len() > MAX_LISTED_SERVERS {
+        servers.push(format!("{} more", client.servers.len() - MAX_LISTED_SERVERS));
+    }
+    vec![
+        client.name.clone().unwrap_or_else(|| "-".to_owned()),
+        caller,
+        client.expose.clone(),
+        client.tools_shown.to_string(),
+        client.tokens_shown.to_string(),
+        client.instruction_tokens.to_string(),
+        servers.join(", "),
     ]
 }
 

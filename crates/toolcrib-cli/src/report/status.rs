@@ -4,7 +4,9 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use toolcrib::limits::LimitStatus;
+use toolcrib_serve::{ClientListCost, ServerListCost};
 
+use super::clients::ShownServerReport;
 use super::server::ServerReport;
 use super::{Members, Report, list_to_json};
 use crate::command_error::ProblemReport;
@@ -19,6 +21,7 @@ pub(crate) struct GatewayReport {
     pub(crate) config: ConfigReport,
     pub(crate) servers: Vec<ServerReport>,
     pub(crate) quota: Vec<LimitReport>,
+    pub(crate) clients: Vec<ClientCostReport>,
 }
 
 impl Report for GatewayReport {
@@ -30,6 +33,7 @@ impl Report for GatewayReport {
             "config": self.config.to_json(),
             "servers": list_to_json(&self.servers),
             "quota": list_to_json(&self.quota),
+            "clients": list_to_json(&self.clients),
         })
     }
 
@@ -42,6 +46,7 @@ impl Report for GatewayReport {
             config: ConfigReport::from_json(&value["config"]),
             servers: members.reports("servers"),
             quota: members.reports("quota"),
+            clients: members.reports("clients"),
         }
     }
 }
@@ -140,6 +145,78 @@ impl Report for LimitReport {
             per: members.number("per"),
             left: members.count("left"),
             room_in: members.optional_number("room_in"),
+        }
+    }
+}
+
+/// A client that listed tools, and what its list costs.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ClientCostReport {
+    /// The name of the client program.
+    pub(crate) name: Option<String>,
+    pub(crate) caller: String,
+    pub(crate) profile: Option<String>,
+    /// `all` or `search`.
+    pub(crate) expose: String,
+    /// Seconds since it last listed its tools.
+    pub(crate) listed_ago: f64,
+    pub(crate) tools_shown: u64,
+    pub(crate) tokens_shown: u64,
+    /// Tokens of the instructions, which are not part of `tokens_shown`.
+    pub(crate) instruction_tokens: u64,
+    pub(crate) servers: Vec<ShownServerReport>,
+}
+
+impl ClientCostReport {
+    /// Creates the report about a client.
+    pub(crate) fn new(cost: &ClientListCost) -> Self {
+        let shown = |cost: &ServerListCost| ShownServerReport {
+            server: cost.server.clone(),
+            tools: cost.tools as u64,
+            tokens: cost.tokens as u64,
+        };
+        let servers: Vec<ShownServerReport> = cost.servers.iter().map(shown).collect();
+        Self {
+            name: cost.client.as_deref().map(str::to_owned),
+            caller: cost.caller.clone(),
+            profile: cost.profile.clone(),
+            expose: if cost.is_search { "search" } else { "all" }.to_owned(),
+            listed_ago: cost.listed_ago.as_secs_f64(),
+            tools_shown: servers.iter().map(|server| server.tools).sum(),
+            tokens_shown: servers.iter().map(|server| server.tokens).sum(),
+            instruction_tokens: cost.instruction_tokens as u64,
+            servers,
+        }
+    }
+}
+
+impl Report for ClientCostReport {
+    fn to_json(&self) -> Value {
+        json!({
+            "name": self.name,
+            "caller": self.caller,
+            "profile": self.profile,
+            "expose": self.expose,
+            "listed_ago": self.listed_ago,
+            "tools_shown": self.tools_shown,
+            "tokens_shown": self.tokens_shown,
+            "instruction_tokens": self.instruction_tokens,
+            "servers": list_to_json(&self.servers),
+        })
+    }
+
+    fn from_json(value: &Value) -> Self {
+        let members = Members(value);
+        Self {
+            name: members.optional_text("name"),
+            caller: members.text("caller"),
+            profile: members.optional_text("profile"),
+            expose: members.text("expose"),
+            listed_ago: members.number("listed_ago"),
+            tools_shown: members.count("tools_shown"),
+            tokens_shown: members.count("tokens_shown"),
+            instruction_tokens: members.count("instruction_tokens"),
+            servers: members.reports("servers"),
         }
     }
 }

@@ -57,6 +57,12 @@ fn new_secret_restarts_the_running_servers_that_use_it() {
     assert!(set.stderr.contains("restarted `echo`"), "{}", set.stderr);
     assert_ne!(server_status(&home, "echo")["pid"], before);
     assert_eq!(server_status(&home, "plain")["state"], "asleep", "it was not started");
+    let shared = ["add", "second", "-e", "X=${secret:api-token}", "--", PROGRAM, "demo-server", "echo"];
+    home.run(&shared).expect(0);
+    let removed = home.run(&["rm", "second"]).expect(0);
+    assert!(!removed.stderr.contains("secret"), "`echo` still uses it: {}", removed.stderr);
+    let removed = home.run(&["rm", "echo"]).expect(0);
+    assert!(removed.stderr.contains("`toolcrib secret rm api-token`"), "{}", removed.stderr);
 }
 
 #[test]

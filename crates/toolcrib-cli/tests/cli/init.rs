@@ -52,10 +52,8 @@ const FILES: [(&str, &str); 9] = [
 /// this status.
 fn home_with_agents(systemctl_status: u8) -> Home {
     let home = Home::new("");
-    let script =
-        format!("#!/bin/sh\necho \"$*\" >> {:?}\nexit {systemctl_status}\n", home.0.file("systemctl.log"));
     fs::create_dir(home.0.file("bin")).unwrap();
-    process::write_program(&home.0.file("bin/systemctl"), &script);
+    write_systemctl(&home, systemctl_status);
     fs::remove_file(home.config()).unwrap();
     let program = home.0.file("demo-program");
     std::os::unix::fs::symlink(PROGRAM, &program).unwrap();
@@ -63,6 +61,11 @@ fn home_with_agents(systemctl_status: u8) -> Home {
         write_file(&home, path, &text.replace("PROGRAM", path_text(&program)).replace("SECRET", SECRET));
     }
     home
+}
+
+fn write_systemctl(home: &Home, status: u8) {
+    let script = format!("#!/bin/sh\necho \"$*\" >> {:?}\nexit {status}\n", home.0.file("systemctl.log"));
+    process::write_program(&home.0.file("bin/systemctl"), &script);
 }
 
 fn write_file(home: &Home, path: &str, text: &str) {
@@ -83,6 +86,14 @@ fn run_discreetly(home: &Home, args: &[&str]) -> RunResult {
     let result = RunResult::from(deadline::output(&mut command));
     assert!(!result.stdout.contains(SECRET) && !result.stderr.contains(SECRET), "{}", result.stdout);
     result
+}
+
+/// Undoes `init` while no manager of services is running, as over ssh: the service is left for the next undo.
+fn undo_without_service_manager(home: &Home) {
+    write_systemctl(home, 1);
+    let left = run_discreetly(home, &["init", "--undo"]).expect(2);
+    assert!(left.stderr.contains("the service is still installed: `"), "{}", left.stderr);
+    write_systemctl(home, 0);
 }
 
 /// Asserts that each file has the entry of toolcrib instead of the servers, and everything else as before.
@@ -144,6 +155,8 @@ fn init_replaces_servers_of_all_agents_and_undo_restores_all_bytes() {
     let agents = later["plan"]["agents"].as_array().unwrap();
     assert_eq!((agents.len(), &agents[0]["agent"]), (1, &"windsurf".into()), "only the new agent: {later}");
 
+    undo_without_service_manager(&home);
+    assert!(read_files(&home) == before && fs::read_dir(&units).unwrap().count() == 2);
     let undone = run_discreetly(&home, &["init", "--undo", "--json"]).expect(0).json();
     assert_eq!((&undone["service_removed"], fs::read_dir(&units).unwrap().count()), (&true.into(), 0));
     let calls = fs::read_to_string(home.0.file("systemctl.log")).unwrap();
@@ -162,6 +175,15 @@ fn init_undo_leaves_edited_files_alone() {
     let home = home_with_agents(1);
     let before = read_files(&home);
     write_file(&home, ".kiro/settings/mcp.json", "{ broken");
+    // Without a place for the previous contents, no agent is changed. The next `init` continues.
+    let blocked = home.config().with_file_name("state").join("exports");
+    fs::create_dir_all(blocked.parent().unwrap()).unwrap();
+    fs::write(&blocked, "").unwrap();
+    let stopped = run_discreetly(&home, &["init", "--yes"]).expect(1);
+    for part in ["done: ", "config.toml`", "not done: ", "Claude Code", "`toolcrib init --yes` continues"] {
+        assert!(stopped.stderr.contains(part), "{part} in {}", stopped.stderr);
+    }
+    fs::remove_file(&blocked).unwrap();
     let done = run_discreetly(&home, &["init", "--yes"]).expect(0);
     assert!(done.stderr.contains("Kiro is left out"), "{}", done.stderr);
     assert!(done.stdout.contains("the first agent starts the gateway"), "{}", done.stdout);

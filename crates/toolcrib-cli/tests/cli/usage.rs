@@ -164,13 +164,13 @@ fn check_reports_no_problems() {
 }
 
 #[test]
-fn missing_config_error_shows_example() {
+fn missing_config_error_names_commands_that_write_one() {
     let home = Home::new("");
     std::fs::remove_file(home.config()).unwrap();
     for args in [&["serve"][..], &["tools"], &["check"], &["stdio"], &["call", "x"]] {
         let result = home.run(args).expect(6);
         assert!(result.stderr.contains(path_text(&home.config())), "{}", result.stderr);
-        assert!(result.stderr.contains("[servers."), "{}", result.stderr);
+        assert!(result.stderr.contains("`toolcrib init"), "{}", result.stderr);
     }
     let result = home.run(&["tools", "--config", "/nowhere/at/all.toml"]).expect(6);
     assert!(result.stderr.contains("/nowhere/at/all.toml"), "{}", result.stderr);

@@ -49,10 +49,7 @@ impl McpService {
                 let mut capabilities = client::all_capabilities(era, &routable_extensions(&catalog));
                 let declared = catalog.servers().filter_map(|server| catalog.server_capabilities(server));
                 merge_extensions(&mut capabilities, &declared.collect::<Vec<_>>());
-                let instructions = match self.is_search(scope) {
-                    true => Some(search_instructions(&catalog)),
-                    false => merge_instructions(&catalog),
-                };
+                let instructions = instructions(&catalog, self.is_search(scope));
                 ServerIntroduction { instructions, ..ServerIntroduction::new(capabilities) }
             }
             CatalogScope::One(server) => {
@@ -83,6 +80,11 @@ fn routable_extensions(catalog: &Arc<Catalog>) -> Vec<&'static str> {
         })
     };
     ROUTED_EXTENSIONS.into_iter().filter(|name| declares(name)).collect()
+}
+
+/// Returns the instructions for clients of all servers.
+pub(super) fn instructions(catalog: &Arc<Catalog>, is_search: bool) -> Option<String> {
+    if is_search { Some(search_instructions(catalog)) } else { merge_instructions(catalog) }
 }
 
 /// Joins the instructions of all servers, each under the server's name.

@@ -1,4 +1,4 @@
-//! Result budgets: the text of a result that is larger than `result_tokens` of its server is stored, and the client is sent its
+//! Result budgets: the text of a result that is larger than `result_tokens` of the client, the tool or its server is stored, and the client is sent its
 //! beginning, its size and shape, and a link. `resources/read` and the tool `read_result` return any part of it.
 
 use std::borrow::Cow;
@@ -13,7 +13,7 @@ use toolcrib::protocol::era::adapt_response_for_client;
 use toolcrib::protocol::json::object::{self, Object};
 use toolcrib::protocol::jsonrpc::{ResponsePayload, code};
 use toolcrib::protocol::versions::Era;
-use toolcrib::{Caller, Page, ServerId};
+use toolcrib::{Caller, Crib, Page, Selector, ServerId};
 
 use super::result_parts::{PartSelector, count_lines, describe_json, text_page};
 use super::search_tools::{Mistake, ToolAnswer, encode_answer, parse_arguments};
@@ -21,7 +21,7 @@ use super::stored_results::StoredResult;
 use super::{CatalogScope, EndpointScope, McpService, RequestContext, reject};
 
 /// The definition of the tool that reads stored results.
-const DEFINITION: &str = r#"{"name":"read_result","description":"Reads a part of a large result by its id: a page, lines, lines that contain a text, or a JSON value.","inputSchema":{"type":"object","properties":{"id":{"type":"string"},"uri":{"type":"string"},"page":{"type":"integer"},"lines":{"type":"string","description":"For example 1-200"},"search":{"type":"string"},"pointer":{"type":"string","description":"JSON pointer, for example /items/0"}}},"annotations":{"readOnlyHint":true}}"#;
+pub(super) const READ_RESULT: &str = r#"{"name":"read_result","description":"Reads a part of a large result by its id: a page, lines, lines that contain a text, or a JSON value.","inputSchema":{"type":"object","properties":{"id":{"type":"string"},"uri":{"type":"string"},"page":{"type":"integer"},"lines":{"type":"string","description":"For example 1-200"},"search":{"type":"string"},"pointer":{"type":"string","description":"JSON pointer, for example /items/0"}}},"annotations":{"readOnlyHint":true}}"#;
 
 /// Beginning of the URIs of stored results.
 const URI_PREFIX: &str = "toolcrib://_results/";
@@ -31,29 +31,44 @@ const MAX_EXPLANATION: usize = 1200;
 const CLIENTS_WITHOUT_BUDGET: [&str; 1] = ["toolcrib-cli"];
 
 impl McpService {
-    /// Returns the caller of a request if its result may have a budget. At the endpoint of one server nothing is changed.
-    pub(super) fn budgeted_caller(&self, scope: &EndpointScope, method: &str) -> Option<Caller> {
+    /// Returns what a budget of the result depends on, if it may have one. At the endpoint of one server nothing is changed.
+    pub(super) fn budgeted_call(
+        &self,
+        scope: &EndpointScope,
+        method: &str,
+        selector: &Selector,
+    ) -> Option<Box<BudgetedCall>> {
         if !self.crib.limits_results() {
             return None;
         }
-        let is_exempt =
+        let client_tokens = self.client_result_tokens(scope);
+        let is_command =
             scope.client_name.as_deref().is_some_and(|name| CLIENTS_WITHOUT_BUDGET.contains(&name));
-        let has_budget =
-            scope.view == CatalogScope::All && matches!(method, "tools/call" | "tasks/result") && !is_exempt;
-        has_budget.then(|| scope.caller().clone())
+        let has_budget = scope.view == CatalogScope::All
+            && matches!(method, "tools/call" | "tasks/result")
+            && !is_command
+            && client_tokens != Some(0);
+        let caller = scope.caller().clone();
+        // Boxed, because it is a part of the future of every call.
+        has_budget.then(|| Box::new(BudgetedCall { caller, selector: selector.clone(), client_tokens }))
     }
 
-    /// Stores the text of a result that exceeds the budget of its server, and returns what the client is sent instead. A
-    /// result with other content, or that cannot be stored, is returned unchanged.
+    /// Returns the tokens of a result that the config sets for a client program; zero for no limit.
+    fn client_result_tokens(&self, scope: &EndpointScope) -> Option<usize> {
+        self.crib.expose_settings().result_tokens.get(scope.client_name.as_deref()?).copied()
+    }
+
+    /// Stores the text of a result that exceeds its budget, and returns what the client is sent instead. A result with other
+    /// content, or that cannot be stored, is returned unchanged.
     pub(super) async fn fit_answer(
         &self,
-        caller: &Caller,
+        call: &BudgetedCall,
         server: &ServerId,
         answer: ResponsePayload,
     ) -> ResponsePayload {
         self.stored_results.remove_expired(Instant::now());
         let ResponsePayload::Result(result) = answer else { return answer };
-        let max_bytes = self.crib.result_tokens(server).map(|tokens| tokens.saturating_mul(BYTES_PER_TOKEN));
+        let max_bytes = call.tokens(&self.crib, server).map(|tokens| tokens.saturating_mul(BYTES_PER_TOKEN));
         let Some(max_bytes) = max_bytes.filter(|max_bytes| result.len() > *max_bytes) else {
             return ResponsePayload::Result(result);
         };
@@ -63,7 +78,7 @@ impl McpService {
         let parsed = spawn_blocking(move || LargeResult::parse(&raw, owner, max_bytes)).await;
         let Some(large) = parsed.ok().flatten() else { return ResponsePayload::Result(result) };
         let LargeResult { result: mut shortened, stored, summary } = large;
-        match self.stored_results.insert(caller, stored, Instant::now()) {
+        match self.stored_results.insert(&call.caller, stored, Instant::now()) {
             Some(id) => {
                 shortened.set_unchecked("content", summary.to_content(&id));
                 ResponsePayload::Result(shortened.to_bytes())
@@ -72,15 +87,21 @@ impl McpService {
         }
     }
 
-    /// Returns whether a client is listed `read_result`: it may see a server that has a budget.
+    /// Returns whether a client is listed `read_result`: it has a budget of its own, or may see a server that has one.
     pub(super) fn lists_read_result(&self, scope: &EndpointScope) -> bool {
-        scope.view == CatalogScope::All && self.crib.limits_results_for(scope.caller())
+        if scope.view != CatalogScope::All || !self.crib.limits_results() {
+            return false;
+        }
+        match self.client_result_tokens(scope) {
+            Some(tokens) => tokens > 0,
+            None => self.crib.limits_results_for(scope.caller()),
+        }
     }
 
     /// Adds the definition of `read_result` to the first page of a list.
     pub(super) fn add_read_result(page: &mut Page) {
         let separator = if &*page.items == b"[]" { "" } else { "," };
-        let mut items = format!("[{DEFINITION}{separator}").into_bytes();
+        let mut items = format!("[{READ_RESULT}{separator}").into_bytes();
         items.extend_from_slice(&page.items[1..]);
         page.items = items.into();
     }
@@ -153,6 +174,29 @@ impl McpService {
     fn find_stored(&self, caller: &Caller, id: &str) -> Option<Arc<StoredResult>> {
         let stored = self.stored_results.find(caller, id, Instant::now())?;
         self.crib.can_see(caller, &stored.server).then_some(stored)
+    }
+}
+
+/// A call whose result may have a budget.
+pub(super) struct BudgetedCall {
+    caller: Caller,
+    selector: Selector,
+    /// The budget of the client program, which comes before those of the tool and its server.
+    client_tokens: Option<usize>,
+}
+
+impl BudgetedCall {
+    /// Returns the tokens of the result that the client is sent, if they are limited.
+    fn tokens(&self, crib: &Crib, server: &ServerId) -> Option<usize> {
+        if self.client_tokens.is_some() {
+            return self.client_tokens;
+        }
+        let target = match &self.selector {
+            Selector::Tool(_) => crib.callable_catalog_for(&self.caller).find(&self.selector).ok(),
+            _ => None,
+        };
+        let tool = target.filter(|target| target.server == *server).map(|target| target.name);
+        crib.result_tokens(server, tool.as_deref())
     }
 }
 

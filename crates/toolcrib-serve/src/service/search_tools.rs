@@ -18,7 +18,11 @@ use super::{CatalogScope, EndpointScope, McpService, RequestContext};
 
 /// The definitions of the three tools. They are a part of every conversation, so they are short, and they never change, so that
 /// hosts can cache them.
-const DEFINITIONS: &str = r#"{"name":"find_tools","description":"Finds tools by what they do, best first. Search for each step of a task; several queries can be given at once. Call what you find by its name, or with call_tool.","inputSchema":{"type":"object","properties":{"query":{"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"},"maxItems":8}]},"server":{"type":"string"},"limit":{"type":"integer","default":10}},"required":["query"]},"annotations":{"readOnlyHint":true}},{"name":"describe_tools","description":"Returns the full definitions of tools.","inputSchema":{"type":"object","properties":{"names":{"type":"array","items":{"type":"string"}}},"required":["names"]},"annotations":{"readOnlyHint":true}},{"name":"call_tool","description":"Calls a tool.","inputSchema":{"type":"object","properties":{"name":{"type":"string"},"arguments":{"type":"object"}},"required":["name"]}}"#;
+pub(super) const SEARCH_TOOLS: [&str; 3] = [
+    r#"{"name":"find_tools","description":"Finds tools by what they do, best first. Search for each step of a task; several queries can be given at once. Call what you find by its name, or with call_tool.","inputSchema":{"type":"object","properties":{"query":{"anyOf":[{"type":"string"},{"type":"array","items":{"type":"string"},"maxItems":8}]},"server":{"type":"string"},"limit":{"type":"integer","default":10}},"required":["query"]},"annotations":{"readOnlyHint":true}}"#,
+    r#"{"name":"describe_tools","description":"Returns the full definitions of tools.","inputSchema":{"type":"object","properties":{"names":{"type":"array","items":{"type":"string"}}},"required":["names"]},"annotations":{"readOnlyHint":true}}"#,
+    r#"{"name":"call_tool","description":"Calls a tool.","inputSchema":{"type":"object","properties":{"name":{"type":"string"},"arguments":{"type":"object"}},"required":["name"]}}"#,
+];
 
 /// Queries of one `find_tools`.
 const MAX_QUERIES: usize = 8;
@@ -105,6 +109,11 @@ impl McpService {
         self.crib.callable_catalog_for(scope.caller()).find(&Selector::Tool(name)).is_ok()
     }
 
+    /// Returns the size of the definitions of the search tools.
+    pub(super) fn search_tools_bytes(&self) -> usize {
+        SEARCH_TOOLS.iter().map(|definition| definition.len()).sum()
+    }
+
     /// Returns the tools that are listed in full in search mode.
     pub(super) fn always_listed(&self, catalog: &Catalog) -> Option<Catalog> {
         let settings = self.crib.expose_settings();
@@ -125,7 +134,7 @@ impl McpService {
             return Ok(page);
         }
         let separator = if &*page.items == b"[]" { "" } else { "," };
-        let mut items = format!("[{DEFINITIONS}{separator}").into_bytes();
+        let mut items = format!("[{}{separator}", SEARCH_TOOLS.join(",")).into_bytes();
         items.extend_from_slice(&page.items[1..]);
         page.items = items.into();
         Ok(page)

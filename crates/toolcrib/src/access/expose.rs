@@ -38,9 +38,14 @@ pub struct ExposeSettings {
     pub always_list: Vec<Rule>,
     /// Modes by the name of the client program.
     pub clients: BTreeMap<String, ExposeMode>,
+    /// Tokens of a tool result that a client is sent, by the name of the client program; zero for no limit. They come before
+    /// those of servers and tools.
+    pub result_tokens: BTreeMap<String, usize>,
     /// Modes by the profile of the caller; they come before those of clients.
     pub profiles: BTreeMap<String, ExposeMode>,
-    /// Modes by the name of the caller; they come before those of profiles.
+    /// Modes by group of the caller; they come before those of profiles.
+    pub groups: BTreeMap<String, ExposeMode>,
+    /// Modes by the name of the caller; they come before those of groups.
     pub callers: BTreeMap<String, ExposeMode>,
 }
 
@@ -51,7 +56,9 @@ impl Default for ExposeSettings {
             budget: DEFAULT_BUDGET,
             always_list: Vec::new(),
             clients: BTreeMap::new(),
+            result_tokens: BTreeMap::new(),
             profiles: BTreeMap::new(),
+            groups: BTreeMap::new(),
             callers: BTreeMap::new(),
         }
     }
@@ -60,8 +67,14 @@ impl Default for ExposeSettings {
 impl ExposeSettings {
     /// Returns whether every client is listed every tool.
     pub fn lists_all(&self) -> bool {
-        let others = self.clients.values().chain(self.profiles.values()).chain(self.callers.values());
+        let of_callers = self.callers.values().chain(self.groups.values());
+        let others = self.clients.values().chain(self.profiles.values()).chain(of_callers);
         others.chain([&self.mode]).all(|mode| *mode == ExposeMode::All)
+    }
+
+    /// Returns whether any client has a limit of its own for results.
+    pub(crate) fn limits_results(&self) -> bool {
+        self.result_tokens.values().any(|tokens| *tokens > 0)
     }
 
     /// Returns whether a client is listed the search tools. `list_bytes` returns the size of the list of all tools, as JSON.
@@ -72,8 +85,10 @@ impl ExposeSettings {
         list_bytes: impl FnOnce() -> usize,
     ) -> bool {
         let by_caller = self.callers.get(caller.as_str());
+        let by_group = || caller.groups().iter().find_map(|group| self.groups.get(group));
         let by_profile = || self.profiles.get(caller.profile()?);
         let by_client = || self.clients.get(client?);
+        let by_caller = by_caller.or_else(by_group);
         let mode = by_caller.or_else(by_profile).or_else(by_client).unwrap_or(&self.mode);
         match mode {
             ExposeMode::All => false,

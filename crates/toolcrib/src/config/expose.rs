@@ -8,9 +8,8 @@ const MODES: &[(&str, ExposeMode)] =
     &[("auto", ExposeMode::Auto), ("all", ExposeMode::All), ("search", ExposeMode::Search)];
 
 /// Reads the section. Without `mode`, it is `auto`.
-pub(super) fn read(reader: &mut TableReader<'_>) -> ExposeSettings {
-    let mut settings = ExposeSettings::default();
-    let Some(mut table) = reader.table("expose") else { return settings };
+pub(super) fn read(reader: &mut TableReader<'_>, settings: &mut ExposeSettings) {
+    let Some(mut table) = reader.table("expose") else { return };
     settings.mode = read_mode(&mut table, "mode").unwrap_or(ExposeMode::Auto);
     if let Some(budget) = table.count("budget", 1) {
         settings.budget = usize::try_from(budget).unwrap_or(usize::MAX);
@@ -25,7 +24,6 @@ pub(super) fn read(reader: &mut TableReader<'_>) -> ExposeSettings {
         }
     }
     table.finish();
-    settings
 }
 
 /// Reads a key whose value is a mode.

@@ -4,7 +4,7 @@
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
 
-use super::node::ConfigValue;
+use super::node::{ConfigValue, TableEntry};
 use super::reader::TableReader;
 use super::rules;
 use crate::access::policy::Rules;
@@ -85,6 +85,11 @@ impl LifecycleSettings {
         set(&mut self.tools.idempotent, read_patterns(&mut reader, "idempotent"));
         set(&mut self.tools.cache, read_patterns(&mut reader, "cache"));
         self.overlay_call_timeouts(&mut reader);
+        for (entry, tokens) in read_result_tokens(&mut reader) {
+            let Some(pattern) = parse_pattern(&mut reader, entry.offset, &entry.key) else { continue };
+            self.tools.result_tokens.retain(|(other, _)| *other != pattern);
+            self.tools.result_tokens.push((pattern, tokens));
+        }
         let Rules { allow, deny, ask } = rules::read(&mut reader, rules::parse_tool_rule);
         self.rules.allow = allow.or(self.rules.allow.take());
         if reader.has("deny") {
@@ -135,7 +140,7 @@ impl LifecycleSettings {
     }
 
     /// Rejects a start at boot of a server that is not shared: its instances start when their clients connect.
-    fn check_start(&self, reader: &mut TableReader<'_>) {
+    pub(super) fn check_start(&self, reader: &mut TableReader<'_>) {
         let key = ["sharing", "lifecycle"].into_iter().find(|key| reader.has(key));
         if self.lifecycle.start == StartPolicy::AtBoot
             && self.sharing != Sharing::Shared
@@ -224,6 +229,14 @@ fn overlay_limits(limits: &mut ServerLimits, mut reader: TableReader<'_>) {
         limits.result_tokens = usize::try_from(tokens).ok();
     }
     reader.finish();
+}
+
+/// Reads the table `result-tokens`: numbers of tokens, or zero for no limit.
+pub(super) fn read_result_tokens<'a>(reader: &mut TableReader<'a>) -> Vec<(&'a TableEntry, usize)> {
+    let entries = reader.raw_table("result-tokens").map_or(&[][..], |table| &table.0);
+    let tokens =
+        entries.iter().map(|entry| (entry, reader.entry_count("result-tokens", entry, MIN_RESULT_TOKENS)));
+    tokens.filter_map(|(entry, tokens)| Some((entry, usize::try_from(tokens?).ok()?))).collect()
 }
 
 fn read_patterns(reader: &mut TableReader<'_>, key: &'static str) -> Option<Vec<NamePattern>> {

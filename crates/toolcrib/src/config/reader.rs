@@ -171,6 +171,25 @@ impl<'a> TableReader<'a> {
         count
     }
 
+    /// Reads a whole number that is zero or at least `min` from an entry of the table at `key`.
+    pub(super) fn entry_count(&mut self, key: &str, entry: &TableEntry, min: u32) -> Option<u32> {
+        let number = match entry.value.value {
+            ConfigValue::Number(number) => number.and_then(|number| u32::try_from(number).ok()),
+            _ => None,
+        };
+        let count = number.filter(|count| *count == 0 || (min..=MAX_COUNT).contains(count));
+        if count.is_none() {
+            let message = format!(
+                "`{}` in {} must be 0, or a whole number from {min} to {MAX_COUNT}",
+                entry.key,
+                self.key_path(key)
+            );
+            let hint = format!("write {}", self.source.assignment(&entry.key, &min.to_string()));
+            self.error(entry.value.span.start, message, hint);
+        }
+        count
+    }
+
     /// Reads a duration other than zero from an entry of the table at `key`.
     pub(super) fn entry_duration(&mut self, key: &str, entry: &TableEntry) -> Option<Duration> {
         let ConfigValue::String(text) = &entry.value.value else {

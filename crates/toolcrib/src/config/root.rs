@@ -6,20 +6,22 @@ use std::num::NonZeroU32;
 use super::declared::DeclaredServer;
 use super::facts::HostFacts;
 use super::hosts::{self, Hosts};
-use super::lifecycle::LifecycleSettings;
+use super::lifecycle::{LifecycleSettings, read_result_tokens};
 use super::node::{ConfigTable, TableEntry};
 use super::reader::TableReader;
 use super::scope::{self, ActiveTags, ScopeMatch};
 use super::server::{self, ServerTable};
 use super::source_map::SourceMap;
 use super::{
-    AuditSpec, AutoStart, CallerSpec, GatewayLimits, HistorySpec, ListenSpec, Origin, ProblemScope,
-    SecretBackend, audit, callers, expose, history, profiles, quota, rules, secrets,
+    AuditSpec, AutoStart, CallerSpec, GatewayLimits, GroupSpec, HistorySpec, IssuedCallerSpec, IssuerSpec,
+    ListenSpec, Origin, ProblemScope, SecretBackend, audit, callers, expose, groups, history, issuers,
+    listen, profiles, quota, rules, secrets,
 };
 use crate::access::expose::ExposeSettings;
 use crate::access::policy::Policy;
 use crate::limits::UsageLimits;
 use crate::spec::{Capacity, Endpoint, Roster, ServerId, ServerSpec, StartPolicy};
+use crate::util::maps::collect_map;
 
 /// Default of `limits.servers-running`.
 const DEFAULT_SERVERS_RUNNING: usize = 32;
@@ -38,6 +40,9 @@ pub(super) struct ConfigSections {
     pub(super) expose: ExposeSettings,
     pub(super) usage_limits: UsageLimits,
     pub(super) callers: Vec<CallerSpec>,
+    pub(super) issuers: Vec<IssuerSpec>,
+    pub(super) issued_callers: Vec<IssuedCallerSpec>,
+    pub(super) groups: Vec<GroupSpec>,
     pub(super) audit: Option<AuditSpec>,
     pub(super) history: HistorySpec,
     pub(super) registry: Option<String>,
@@ -68,6 +73,9 @@ impl Default for ConfigSections {
             expose: ExposeSettings::default(),
             usage_limits: UsageLimits::default(),
             callers: Vec::new(),
+            issuers: Vec::new(),
+            issued_callers: Vec::new(),
+            groups: Vec::new(),
             audit: None,
             history: HistorySpec::default(),
             registry: None,
@@ -152,8 +160,10 @@ fn read_gateway_sections(
         sections.usage_limits.everyone = quota::read(&mut table);
         table.finish();
     }
-    sections.expose = expose::read(reader);
+    expose::read(reader, &mut sections.expose);
+    groups::read(reader, sections);
     let selectors = profiles::read(reader, sections);
+    issuers::read(reader, sections);
     callers::read(reader, sections);
     sections.audit = audit::read(reader);
     if let Some(table) = reader.table("history") {
@@ -222,6 +232,8 @@ fn read_limits(mut reader: TableReader<'_>, sections: &mut ConfigSections) {
     }
     let servers = count(reader.count("servers-running", 1));
     sections.usage_limits.identical_calls = reader.count("identical-calls", 1).and_then(NonZeroU32::new);
+    let by_client = read_result_tokens(&mut reader).into_iter();
+    sections.expose.result_tokens = collect_map(by_client.map(|(entry, tokens)| (entry.key.clone(), tokens)));
     sections.usage_limits.result_bytes = reader.size("results").map(|bytes| bytes as u64);
     sections.capacity = Capacity {
         servers: servers.unwrap_or(DEFAULT_SERVERS_RUNNING),
@@ -243,8 +255,15 @@ fn read_listen(mut reader: TableReader<'_>) -> ListenSpec {
         hosts.push(host.to_owned());
     }
     let any_user = reader.boolean("any-user").unwrap_or(false);
+    let public_url = listen::read_public_url(&mut reader);
+    let tls = listen::read_tls(&mut reader);
+    let trusted_proxies = listen::read_trusted_proxies(&mut reader);
+    if let Some(node) = reader.peek("public-url").filter(|_| !trusted_proxies.is_empty()) {
+        let message = "`public-url` is used instead of the host and scheme that `trusted-proxies` name";
+        reader.note(node.span.start, message, "remove `public-url` to use those of the proxies");
+    }
     reader.finish();
-    ListenSpec { hosts, any_user }
+    ListenSpec { hosts, any_user, public_url, tls, trusted_proxies }
 }
 
 fn read_auto_start(mut reader: TableReader<'_>) -> AutoStart {

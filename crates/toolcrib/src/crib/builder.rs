@@ -368,6 +368,7 @@ impl CribBuilder {
         let max_adhoc = self.max_adhoc_servers.unwrap_or(MAX_ADHOC);
         let registry = Arc::new(Registry::new(listings_dir, max_adhoc, services.clone()));
         let _ = registry.apply(self.roster); // cannot fail: a new registry is not closed
+        registry.set_limits_client_results(self.expose.limits_results());
         let listing_wait = self.listing_wait.unwrap_or(DEFAULT_LISTING_WAIT);
         let discoverer = Discoverer::new(&registry, &services, listing_wait);
         let (catalog_sender, catalog) = watch::channel(Arc::new(Catalog::build(1, &registry.listings())));

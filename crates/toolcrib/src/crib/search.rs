@@ -12,6 +12,9 @@ use crate::search::{Embedder, SearchField, SearchIndex, ServerText, ToolText};
 use crate::spec::{ServerCard, ServerId};
 use crate::util::locks::IgnorePoison as _;
 
+/// Callers whose visible tools are kept for their next search.
+const MAX_VIEWS: usize = 16;
+
 /// A tool that a search found.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -36,6 +39,16 @@ pub(super) struct ToolSearch {
 struct CatalogSearch {
     catalog: Arc<Catalog>,
     index: Arc<OnceCell<SearchIndex>>,
+    /// What the last callers may call, the latest last.
+    views: Arc<Mutex<Vec<SearchView>>>,
+}
+
+/// The tools of a catalog that may be called by those who have this callable catalog.
+#[derive(Debug, Clone)]
+struct SearchView {
+    callable: Arc<Catalog>,
+    /// One value per tool of the whole catalog.
+    is_callable: Arc<[bool]>,
 }
 
 impl ToolSearch {
@@ -47,8 +60,31 @@ impl ToolSearch {
         let mut current = self.current.lock().ignore_poison();
         match &*current {
             Some(search) if Arc::ptr_eq(&search.catalog, &catalog) => search.clone(),
-            _ => current.insert(CatalogSearch { catalog, index: Arc::default() }).clone(),
+            _ => current
+                .insert(CatalogSearch { catalog, index: Arc::default(), views: Arc::default() })
+                .clone(),
         }
+    }
+}
+
+impl CatalogSearch {
+    /// Returns which tools may be called by those who have this callable catalog. It is computed once, because each tool is
+    /// looked up.
+    fn view(&self, callable: Arc<Catalog>) -> SearchView {
+        let mut views = self.views.lock().ignore_poison();
+        if let Some(view) = views.iter().find(|view| Arc::ptr_eq(&view.callable, &callable)) {
+            return view.clone();
+        }
+        let is_unrestricted = Arc::ptr_eq(&callable, &self.catalog);
+        let is_callable =
+            |tool: &Tool| is_unrestricted || callable.has_item(&tool.server, ListKind::Tools, &tool.own_name);
+        let is_callable = self.catalog.tools().iter().map(is_callable).collect();
+        if views.len() >= MAX_VIEWS {
+            views.remove(0);
+        }
+        let view = SearchView { callable, is_callable };
+        views.push(view.clone());
+        view
     }
 }
 
@@ -87,11 +123,7 @@ impl Crib {
     /// # Cancel safety
     /// As [`Crib::search`].
     pub async fn search_for(&self, caller: &Caller, query: &str, limit: usize) -> Vec<SearchHit> {
-        let callable = self.callable_catalog_for(caller);
-        self.search_visible(query, limit, |tool| {
-            callable.has_item(&tool.server, ListKind::Tools, &tool.own_name)
-        })
-        .await
+        self.search_callable(caller, query, limit, |_| true).await
     }
 
     /// Like [`Crib::search_for`], among the tools of one server.
@@ -105,29 +137,28 @@ impl Crib {
         query: &str,
         limit: usize,
     ) -> Vec<SearchHit> {
-        let callable = self.callable_catalog_for(caller);
-        self.search_visible(query, limit, |tool| {
-            tool.server == *server && callable.has_item(server, ListKind::Tools, &tool.own_name)
-        })
-        .await
+        self.search_callable(caller, query, limit, |tool| tool.server == *server).await
     }
 
-    async fn search_visible(
+    /// Searches among the tools that a caller may call and `is_wanted` accepts. Other tools do not influence the scores.
+    async fn search_callable(
         &self,
+        caller: &Caller,
         query: &str,
         limit: usize,
-        is_visible: impl Fn(&Tool) -> bool,
+        is_wanted: impl Fn(&Tool) -> bool,
     ) -> Vec<SearchHit> {
-        let CatalogSearch { catalog, index } = self.inner.search.for_catalog(self.catalog());
-        let index = index.get_or_init(|| self.build_index(&catalog)).await;
-        let tools = catalog.tools();
-        let matches = index.search(query, limit, |position| is_visible(&tools[position]));
+        let search = self.inner.search.for_catalog(self.catalog());
+        let index = search.index.get_or_init(|| self.build_index(&search.catalog)).await;
+        let view = search.view(self.callable_catalog_for(caller));
+        let tools = search.catalog.tools();
+        let is_visible = |position: usize| view.is_callable[position] && is_wanted(&tools[position]);
         let to_hit = |found: crate::search::Match| SearchHit {
             tool: tools[found.position].clone(),
             score: found.score,
             fields: found.fields,
         };
-        matches.into_iter().map(to_hit).collect()
+        index.search(query, limit, is_visible).into_iter().map(to_hit).collect()
     }
 
     /// Builds the index of a catalog on a thread for blocking work, so that calls go on meanwhile.

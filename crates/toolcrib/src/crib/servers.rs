@@ -158,20 +158,21 @@ impl Crib {
         self.router().registry.spec(server)
     }
 
-    /// Returns whether any server has [`result_tokens`](crate::ServerLimits::result_tokens).
+    /// Returns whether any server, tool or client has `result_tokens`.
     pub fn limits_results(&self) -> bool {
         self.router().registry.limits_results()
     }
 
-    /// Returns whether a server that a caller may see has [`result_tokens`](crate::ServerLimits::result_tokens).
+    /// Returns whether a server that a caller may see has `result_tokens`, for all of its tools or some.
     pub fn limits_results_for(&self, caller: &Caller) -> bool {
         let can_see = |server: &ServerId| self.can_see(caller, server);
-        self.limits_results() && self.router().registry.limited_servers().iter().any(can_see)
+        let registry = &self.router().registry;
+        registry.limits_results() && registry.limited_servers().iter().any(can_see)
     }
 
-    /// Returns the [`result_tokens`](crate::ServerLimits::result_tokens) of a server.
-    pub fn result_tokens(&self, server: &ServerId) -> Option<usize> {
-        self.router().registry.result_tokens(server)
+    /// Returns the `result_tokens` of a tool, by the server's own name for it, or else those of its server.
+    pub fn result_tokens(&self, server: &ServerId, tool: Option<&str>) -> Option<usize> {
+        self.router().registry.result_tokens(server, tool)
     }
 
     /// Puts all settings in force.

@@ -75,6 +75,7 @@ impl Crib {
 
     /// Replaces how a gateway lists tools to its clients.
     pub fn set_expose(&self, expose: ExposeSettings) {
+        self.router().registry.set_limits_client_results(expose.limits_results());
         *self.inner.expose.write().ignore_poison() = Arc::new(expose);
         // Publishes the catalog again, so that clients are notified of their new lists.
         self.router().services.listing_changes.report();

@@ -17,6 +17,7 @@ use super::discovery::{ServerAuthorization, discover};
 use super::error::{OAuthError, OAuthErrorKind};
 use super::fetch::{Fetcher, Form};
 use super::stored_login::{Logins, StoredLogin};
+use super::token_exchange::ExchangeSource;
 use super::token_request::{TokenEndpoint, Tokens, is_header_safe};
 use crate::model::error::{Error, ErrorKind};
 use crate::model::failure_class::FailureClass;
@@ -60,6 +61,8 @@ enum TokenSource {
     Client(Box<ClientSource>),
     /// A program that prints a token.
     Command(Vec<String>),
+    /// The token of a caller is exchanged.
+    Exchange(Box<ExchangeSource>),
 }
 
 /// A client that gets tokens for itself.
@@ -144,7 +147,28 @@ impl BearerTokens {
                 Some(TokenSource::Client(Box::new(ClientSource { spec: (**auth).clone(), client })))
             }
         };
-        Ok(source.map(|source| Self {
+        Ok(source.map(|source| Self::with_source(server, url, source, redactor, tasks)))
+    }
+
+    /// Creates the tokens of a server for which tokens of a caller are exchanged.
+    pub(crate) fn exchanged(
+        server: &ServerId,
+        url: &Uri,
+        source: ExchangeSource,
+        redactor: &Arc<Redactor>,
+        tasks: &TaskTracker,
+    ) -> Self {
+        Self::with_source(server, url, TokenSource::Exchange(Box::new(source)), redactor, tasks)
+    }
+
+    fn with_source(
+        server: &ServerId,
+        url: &Uri,
+        source: TokenSource,
+        redactor: &Arc<Redactor>,
+        tasks: &TaskTracker,
+    ) -> Self {
+        Self {
             server: server.clone(),
             url: url.clone(),
             source,
@@ -152,7 +176,7 @@ impl BearerTokens {
             redactor: redactor.clone(),
             state: Mutex::default(),
             renewing: tokio::sync::Mutex::default(),
-        }))
+        }
     }
 
     /// Returns the token if it is known and valid.
@@ -191,6 +215,7 @@ impl BearerTokens {
             TokenSource::Login(logins) => self.load_login(logins).await,
             TokenSource::Client(source) => self.request_token(source).await.map(Some),
             TokenSource::Command(words) => self.run_command(words).await.map(Some),
+            TokenSource::Exchange(source) => self.exchange_token(source).await.map(Some),
         };
         let fetched = fetched.map_err(|error| self.to_error(&error));
         let mut state = self.state.lock().ignore_poison();
@@ -363,6 +388,11 @@ impl BearerTokens {
         };
         let tokens = endpoint.request(form, clock::wall_time()).await?;
         self.redactor.add(tokens.access_token.expose());
+        BearerToken::new(tokens.access_token, tokens.renew_at)
+    }
+
+    async fn exchange_token(&self, source: &ExchangeSource) -> Result<BearerToken, OAuthError> {
+        let tokens = source.request(&self.url, &self.tasks).await?;
         BearerToken::new(tokens.access_token, tokens.renew_at)
     }
 

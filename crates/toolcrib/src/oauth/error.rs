@@ -86,6 +86,11 @@ impl OAuthError {
         &self.code
     }
 
+    #[cfg(feature = "config")]
+    pub(crate) fn invalid_metadata(message: impl Into<String>) -> Self {
+        Self::new(OAuthErrorKind::InvalidMetadata, message)
+    }
+
     /// Returns the step that failed.
     pub fn kind(&self) -> OAuthErrorKind {
         self.kind

@@ -25,7 +25,7 @@ const MAX_BYTES: usize = 256 << 10;
 const MAX_REDIRECTS: usize = 3;
 
 /// Requests documents and tokens for one server.
-pub(super) struct Fetcher {
+pub(crate) struct Fetcher {
     client: HttpClient,
     /// The rules for URLs that metadata names; none for URLs of the config.
     rules: Option<AddressRules>,
@@ -33,10 +33,10 @@ pub(super) struct Fetcher {
 }
 
 /// A response, read to its end.
-pub(super) struct Fetched {
-    pub(super) status: StatusCode,
+pub(crate) struct Fetched {
+    pub(crate) status: StatusCode,
     pub(super) headers: HeaderMap,
-    pub(super) body: Bytes,
+    pub(crate) body: Bytes,
 }
 
 impl Fetched {
@@ -48,12 +48,12 @@ impl Fetched {
 
 impl Fetcher {
     /// Creates a fetcher with the address rules of a server.
-    pub(super) async fn new(server: &Uri, tasks: &TaskTracker) -> Result<Self, OAuthError> {
+    pub(crate) async fn new(server: &Uri, tasks: &TaskTracker) -> Result<Self, OAuthError> {
         Self::with_rules(Some(AddressRules::for_server(&resolve_host(server).await)), tasks).await
     }
 
     /// Creates a fetcher for URLs that the config names.
-    pub(super) async fn unrestricted(tasks: &TaskTracker) -> Result<Self, OAuthError> {
+    pub(crate) async fn unrestricted(tasks: &TaskTracker) -> Result<Self, OAuthError> {
         Self::with_rules(None, tasks).await
     }
 
@@ -73,7 +73,7 @@ impl Fetcher {
     }
 
     /// Requests a document. Redirects are followed where the rules allow their targets.
-    pub(super) async fn get(&self, url: &str) -> Result<Fetched, OAuthError> {
+    pub(crate) async fn get(&self, url: &str) -> Result<Fetched, OAuthError> {
         let mut url = self.check_url(url)?;
         for _ in 0..=MAX_REDIRECTS {
             let fetched = self.send(Method::GET, &url, HeaderMap::new(), Bytes::new()).await?;

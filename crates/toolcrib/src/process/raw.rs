@@ -1,5 +1,5 @@
-//! All unsafe code of the crate: what a child does between fork and exec, the signal mask of a shim, and functions of the C
-//! library for the environment and for memory.
+//! All unsafe code of the crate: what a child does between fork and exec, the signal mask and the code pages of a shim, and
+//! functions of the C library for the environment and for memory.
 
 #![expect(unsafe_code, reason = "std and rustix have no safe form of `pre_exec`, `execve` and signal masks")]
 
@@ -112,6 +112,63 @@ pub(super) fn return_free_memory() {
     // SAFETY: takes only the locks of the allocator.
     unsafe {
         libc::malloc_trim(0);
+    }
+}
+
+/// The segments of this program and its libraries that are never written: code and constants.
+#[cfg(target_os = "linux")]
+pub(super) struct CodePages {
+    segments: Vec<CodeSegment>,
+}
+
+#[cfg(target_os = "linux")]
+struct CodeSegment {
+    start: usize,
+    length: usize,
+}
+
+#[cfg(target_os = "linux")]
+impl CodePages {
+    pub(super) fn find() -> Self {
+        let mut pages = Self { segments: Vec::new() };
+        // SAFETY: the callback has the declared type, and the loader calls it only during this call, with this pointer.
+        unsafe { libc::dl_iterate_phdr(Some(Self::add_object), (&raw mut pages).cast()) };
+        pages
+    }
+
+    /// # Safety
+    /// `object` must be an object from the loader, `pages` the value that `find` passes.
+    unsafe extern "C" fn add_object(
+        object: *mut libc::dl_phdr_info,
+        _size: libc::size_t,
+        pages: *mut libc::c_void,
+    ) -> libc::c_int {
+        // SAFETY: as required of the caller; an object has `dlpi_phnum` headers.
+        unsafe {
+            let object = &*object;
+            let pages = &mut *pages.cast::<Self>();
+            let headers = std::slice::from_raw_parts(object.dlpi_phdr, usize::from(object.dlpi_phnum));
+            let page_size = libc::sysconf(libc::_SC_PAGESIZE) as usize;
+            let constant =
+                headers.iter().filter(|it| it.p_type == libc::PT_LOAD && it.p_flags & libc::PF_W == 0);
+            pages.segments.extend(constant.map(|header| {
+                let address = (object.dlpi_addr + header.p_vaddr) as usize;
+                let start = address - address % page_size;
+                CodeSegment { start, length: address + header.p_memsz as usize - start }
+            }));
+        }
+        0
+    }
+
+    /// Makes the pages not resident. Those that are used again are mapped again from the files, so that a process which waits
+    /// most of the time keeps only what its loop needs. Uses as little code as it can, because that comes back first.
+    pub(super) fn drop_resident(&self) {
+        for segment in &self.segments {
+            let start = std::ptr::with_exposed_provenance_mut(segment.start);
+            // SAFETY: the segment is mapped from a file, privately, and never written, so its content can be read again.
+            // An error leaves the pages as they are.
+            let _ = unsafe { rustix::mm::madvise(start, segment.length, rustix::mm::Advice::LinuxDontNeed) };
+        }
     }
 }
 

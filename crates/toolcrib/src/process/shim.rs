@@ -22,6 +22,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group
 
 use super::control::{self, ShimReport};
 use super::proc;
+use super::raw::CodePages;
 
 /// The first argument of a process that is started as a shim.
 pub(super) const SHIM_ARG: &str = "__toolcrib-shim";
@@ -86,6 +87,7 @@ fn start_and_watch() -> io::Result<()> {
             let server = i32::try_from(server.id()).map_err(io::Error::other)?;
             let mut shim = Shim::new(control, sigchld, server);
             shim.report(ShimReport::Started(server));
+            shim.code.drop_resident();
             shim.watch();
             Ok(())
         }
@@ -111,6 +113,7 @@ struct Shim {
     system_processes: u16,
     /// Processes in other sessions that were reported.
     reported: BTreeSet<u32>,
+    code: CodePages,
 }
 
 /// Times at which a tree that is shutting down is killed, and at which the shim exits without the remaining processes.
@@ -136,6 +139,7 @@ impl Shim {
             checks_since_count: 0,
             system_processes: rustix::system::sysinfo().procs,
             reported: BTreeSet::new(),
+            code: CodePages::find(),
         }
     }
 
@@ -166,12 +170,17 @@ impl Shim {
     /// Waits for a command, the exit of a child or the next check.
     fn wait(&self) -> Readiness {
         let timeout = if self.shutdown.is_some() { SHUTDOWN_POLL } else { GROWTH_CHECK };
-        let mut files = vec![PollFd::new(&self.sigchld, PollFlags::IN)];
-        files.extend(self.control.iter().map(|control| PollFd::new(control, PollFlags::IN)));
-        // If it fails, for example because the shim was suspended, nothing is readable.
-        let _ = poll(&mut files, Timespec::try_from(timeout).ok().as_ref());
-        let is_ready = |file: Option<&PollFd<'_>>| file.is_some_and(|file| !file.revents().is_empty());
-        Readiness { control: is_ready(files.get(1)), sigchld: is_ready(files.first()) }
+        let timeout = Timespec::try_from(timeout).ok();
+        let mut sigchld = PollFd::new(&self.sigchld, PollFlags::IN);
+        // If a wait fails, for example because the shim was suspended, nothing is readable.
+        let Some(control) = &self.control else {
+            let _ = poll(std::slice::from_mut(&mut sigchld), timeout.as_ref());
+            return Readiness { control: false, sigchld: !sigchld.revents().is_empty() };
+        };
+        let mut files = [sigchld, PollFd::new(control, PollFlags::IN)];
+        let _ = poll(&mut files, timeout.as_ref());
+        let [sigchld, control] = files.map(|file| !file.revents().is_empty());
+        Readiness { control, sigchld }
     }
 
     fn read_commands(&mut self) {
@@ -260,6 +269,8 @@ impl Shim {
             return;
         }
         self.report_other_sessions(&tree);
+        drop(tree);
+        self.code.drop_resident();
     }
 
     /// Reports processes that could not be found without the shim: they have left the server's session, and may have

@@ -61,13 +61,20 @@ impl VectorIndex {
         Self { embedder, vectors }
     }
 
-    /// Adds the similarity with a query to the scores of tools. A vector that equals that of the query adds `weight` times the
-    /// best score.
-    pub(super) fn add_similarity(&self, query: &str, weight: f32, scores: &mut [f32]) {
+    /// Adds the similarity with a query to the scores of visible tools. A vector that equals that of the query adds `weight` times
+    /// the best score.
+    pub(super) fn add_similarity(
+        &self,
+        query: &str,
+        weight: f32,
+        scores: &mut [f32],
+        is_visible: impl Fn(usize) -> bool,
+    ) {
         let Some(query) = embed(&*self.embedder, query) else { return };
         let best = scores.iter().copied().fold(0.0, f32::max);
         let unit = if best > 0.0 { best } else { f32::from(u16::MAX) } * weight;
-        for (vector, score) in self.vectors.iter().zip(scores) {
+        let visible = self.vectors.iter().zip(scores).enumerate().filter(|(tool, _)| is_visible(*tool));
+        for (_, (vector, score)) in visible {
             let cosine: f32 = vector.iter().zip(&query).map(|(left, right)| left * right).sum();
             *score += unit * cosine.max(0.0);
         }

@@ -106,6 +106,7 @@ pub struct Match {
 #[derive(Debug, Clone, Copy)]
 struct QueryTerm {
     term: usize,
+    /// Its weight in the query, multiplied by its rarity.
     weight: f32,
     /// Whether a tool that has only this word is a match.
     is_sufficient: bool,
@@ -134,31 +135,31 @@ impl SearchIndex {
         Self { terms, postings, positions, vectors }
     }
 
-    /// Returns the best matches of a query, best first, of those whose position `is_visible` accepts. Equal scores are ordered
-    /// by public name. Only the first [`MAX_QUERY_CHARS`] characters of the query are read.
+    /// Returns the best matches of a query, best first, among the tools whose position `is_visible` accepts; it is asked once per
+    /// tool. The other tools have no influence, as if they were not indexed. Equal scores are ordered by public name. Only the
+    /// first [`MAX_QUERY_CHARS`] characters of the query are read.
     pub fn search(&self, query: &str, limit: usize, is_visible: impl Fn(usize) -> bool) -> Vec<Match> {
         let query = match query.char_indices().nth(MAX_QUERY_CHARS) {
             Some((end, _)) => &query[..end],
             None => query,
         };
-        let query_terms = self.query_terms(query);
+        let visible = VisibleTools::new(self.positions.iter().map(|position| is_visible(*position as usize)));
+        let query_terms = self.query_terms(query, &visible);
         let mut scores = vec![0.0_f32; self.positions.len()];
         for query_term in &query_terms {
-            let weight = query_term.weight * self.rarity(query_term.term);
             for posting in self.postings(query_term.term) {
                 let score = &mut scores[posting.tool as usize];
-                if *score > 0.0 || query_term.is_sufficient {
-                    *score += weight * f32::from(posting.impact);
+                if visible.contains(posting.tool) && (*score > 0.0 || query_term.is_sufficient) {
+                    *score += query_term.weight * f32::from(posting.impact);
                 }
             }
         }
         if let Some(vectors) = &self.vectors {
-            vectors.add_similarity(query, VECTOR_WEIGHT, &mut scores);
+            vectors.add_similarity(query, VECTOR_WEIGHT, &mut scores, |tool| visible.contains(to_u32(tool)));
         }
-        let position = |tool: u32| self.positions[tool as usize] as usize;
-        let best = best_tools(&scores, limit, |tool| is_visible(position(tool)));
+        let best = best_tools(&scores, limit);
         let to_match = |found: Candidate| Match {
-            position: position(found.tool),
+            position: self.positions[found.tool as usize] as usize,
             score: found.score / f32::from(u16::MAX),
             fields: self.matched_fields(&query_terms, found.tool),
         };
@@ -186,9 +187,9 @@ impl SearchIndex {
             + self.vectors.as_ref().map_or(0, VectorIndex::memory_bytes)
     }
 
-    /// Returns the words of the index that a query asks for. A repeated word counts for more, but not in proportion. Stop words
-    /// come last, and are sufficient only if there are no others.
-    fn query_terms(&self, query: &str) -> Vec<QueryTerm> {
+    /// Returns the words of visible tools that a query asks for. A repeated word counts for more, but not in proportion. Stop
+    /// words come last, and are sufficient only if there are no others.
+    fn query_terms(&self, query: &str, visible: &VisibleTools) -> Vec<QueryTerm> {
         let stemmer = Stemmer::create(Algorithm::English);
         let mut words: BTreeMap<String, QueryWord> = BTreeMap::new();
         for_each_word(query, |word| {
@@ -202,30 +203,42 @@ impl SearchIndex {
         for (stem, word) in words {
             let weight = word.count.sqrt() * if word.is_stop_word { STOP_WORD_WEIGHT } else { 1.0 };
             let is_sufficient = has_only_stop_words || !word.is_stop_word;
-            match self.find_term(&stem) {
-                Ok(term) => query_terms.push(QueryTerm { term, weight, is_sufficient }),
-                Err(place) if is_sufficient => self.expand_prefix(&stem, place, weight, &mut query_terms),
-                Err(_) => {}
+            let place = self.find_term(&stem);
+            let known = place.ok().and_then(|term| self.rarity(term, visible).map(|rarity| (term, rarity)));
+            match known {
+                Some((term, rarity)) => {
+                    query_terms.push(QueryTerm { term, weight: weight * rarity, is_sufficient });
+                }
+                None if is_sufficient => {
+                    let place = place.unwrap_or_else(|place| place);
+                    query_terms.extend(self.expand_prefix(&stem, place, weight, visible));
+                }
+                None => {}
             }
         }
         query_terms.sort_by_key(|query_term| !query_term.is_sufficient);
         query_terms
     }
 
-    /// Adds the words that begin like a word that the index does not have, and those that it begins like. `place` is where the
-    /// word would be.
-    fn expand_prefix(&self, stem: &str, place: usize, weight: f32, query_terms: &mut Vec<QueryTerm>) {
+    /// Returns the words of visible tools that begin like a word that none of them has, and those that it begins like. `place`
+    /// is where the word is or would be.
+    fn expand_prefix(&self, stem: &str, place: usize, weight: f32, visible: &VisibleTools) -> Vec<QueryTerm> {
         if stem.len() < MIN_PREFIX_BYTES {
-            return;
+            return Vec::new();
         }
         let longer = (place..self.terms.len()).take_while(|term| self.terms[*term].text.starts_with(stem));
-        let mut found: Vec<usize> = longer.take(MAX_EXPANSIONS).collect();
         let shorter = (stem.len().div_ceil(2).max(MIN_PREFIX_BYTES + 1)..stem.len()).rev();
-        found.extend(shorter.filter_map(|end| self.find_term(stem.get(..end)?).ok()).take(MAX_EXPANSIONS));
+        let shorter = shorter.filter_map(|end| self.find_term(stem.get(..end)?).ok());
+        let to_query_term = |term: usize| {
+            let rarity = self.rarity(term, visible)?;
+            Some(QueryTerm { term, weight: weight * PREFIX_WEIGHT * rarity, is_sufficient: true })
+        };
+        let mut found: Vec<QueryTerm> = longer.filter_map(to_query_term).take(MAX_EXPANSIONS).collect();
+        found.extend(shorter.filter_map(to_query_term));
         // The alternatives share the weight, so that a short beginning does not outweigh the rest of the query.
-        let share = weight * PREFIX_WEIGHT / (found.len() as f32).sqrt();
-        let is_sufficient = true;
-        query_terms.extend(found.into_iter().map(|term| QueryTerm { term, weight: share, is_sufficient }));
+        let share = 1.0 / (found.len() as f32).sqrt();
+        found.iter_mut().for_each(|query_term| query_term.weight *= share);
+        found
     }
 
     fn find_term(&self, stem: &str) -> Result<usize, usize> {
@@ -237,11 +250,12 @@ impl SearchIndex {
         &self.postings[start as usize..self.terms[term].end as usize]
     }
 
-    /// Returns the weight of a word by the number of tools that have it (`idf` of BM25).
-    fn rarity(&self, term: usize) -> f32 {
-        let tools = self.positions.len() as f32;
-        let having = self.postings(term).len() as f32;
-        (1.0 + (tools - having + 0.5) / (having + 0.5)).ln()
+    /// Returns the weight of a word by the number of visible tools that have it (`idf` of BM25); `None` if none has it.
+    fn rarity(&self, term: usize, visible: &VisibleTools) -> Option<f32> {
+        let having = self.postings(term).iter().filter(|posting| visible.contains(posting.tool)).count();
+        let tools = visible.count as f32;
+        let others = tools - having as f32;
+        (having > 0).then(|| (1.0 + (others + 0.5) / (having as f32 + 0.5)).ln())
     }
 
     fn matched_fields(&self, query_terms: &[QueryTerm], tool: u32) -> Vec<SearchField> {
@@ -253,6 +267,24 @@ impl SearchIndex {
             }
         }
         SearchField::ALL.into_iter().filter(|field| bits & field_bit(*field) != 0).collect()
+    }
+}
+
+/// The tools that a search may find.
+struct VisibleTools {
+    is_visible: Vec<bool>,
+    count: usize,
+}
+
+impl VisibleTools {
+    fn new(is_visible: impl Iterator<Item = bool>) -> Self {
+        let is_visible: Vec<bool> = is_visible.collect();
+        let count = is_visible.iter().filter(|is_visible| **is_visible).count();
+        Self { is_visible, count }
+    }
+
+    fn contains(&self, tool: u32) -> bool {
+        self.is_visible[tool as usize]
     }
 }
 
@@ -290,8 +322,8 @@ impl PartialEq for Candidate {
 
 impl Eq for Candidate {}
 
-/// Returns the tools with the best scores above zero, best first, of those that `is_visible` accepts.
-fn best_tools(scores: &[f32], limit: usize, is_visible: impl Fn(u32) -> bool) -> Vec<Candidate> {
+/// Returns the tools with the best scores above zero, best first.
+fn best_tools(scores: &[f32], limit: usize) -> Vec<Candidate> {
     let mut best: BinaryHeap<Candidate> = BinaryHeap::new();
     for (tool, score) in scores.iter().enumerate().filter(|(_, score)| **score > 0.0) {
         let candidate = Candidate { score: *score, tool: to_u32(tool) };
@@ -299,12 +331,10 @@ fn best_tools(scores: &[f32], limit: usize, is_visible: impl Fn(u32) -> bool) ->
         if is_full && best.peek().is_none_or(|worst| candidate >= *worst) {
             continue;
         }
-        if is_visible(candidate.tool) {
-            if is_full {
-                best.pop();
-            }
-            best.push(candidate);
+        if is_full {
+            best.pop();
         }
+        best.push(candidate);
     }
     best.into_sorted_vec()
 }

@@ -109,6 +109,28 @@ fn vectors_find_tools_without_a_common_word() {
 
 proptest! {
     #[test]
+    fn hidden_tools_do_not_influence_the_results(
+        texts in prop::collection::vec("(send|mail|file|repo|weathe|weather|a|the|tool)( (read|sender|files|of|re)){0,4}", 1..12),
+        hidden in prop::collection::vec(any::<bool>(), 12),
+        query in "(sen|mail|fil|the|repository|weather|readers)( (a|send|files|wea|of)){0,3}",
+        has_vectors: bool,
+    ) {
+        let server = ServerText::default();
+        let definitions: Vec<String> =
+            texts.iter().enumerate().map(|(index, text)| definition(&format!("tool_{index:02}"), text)).collect();
+        let embedder = || has_vectors.then(|| Arc::new(Rain) as Arc<dyn Embedder>);
+        let texts = definitions.iter().map(String::as_bytes);
+        let all: Vec<ToolText<'_>> =
+            texts.map(|definition| ToolText { server: &server, public_name: "", definition }).collect();
+        let visible: Vec<usize> = (0..all.len()).filter(|position| !hidden[*position]).collect();
+        let visible_only: Vec<ToolText<'_>> = visible.iter().map(|position| all[*position]).collect();
+        let found = SearchIndex::build(&all, embedder()).search(&query, 5, |position| !hidden[position]);
+        let mut expected = SearchIndex::build(&visible_only, embedder()).search(&query, 5, |_| true);
+        expected.iter_mut().for_each(|found| found.position = visible[found.position]);
+        prop_assert_eq!(found, expected);
+    }
+
+    #[test]
     fn any_query_finds_each_tool_at_most_once(query in ".{0,300}") {
         let mut found = search(TOOLS, &query, None);
         found.sort();

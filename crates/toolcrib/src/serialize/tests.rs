@@ -28,6 +28,7 @@ fn full_spec() -> ServerSpec {
     let tools = ToolsSpec {
         idempotent: vec!["get_*".parse().unwrap()],
         call_timeout: vec![("slow".parse().unwrap(), Duration::from_millis(1500))],
+        result_tokens: vec![("log".parse().unwrap(), 0)],
         rename: [("a".to_owned(), "b".to_owned())].into(),
         check_arguments: true,
         ..ToolsSpec::default()

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::spec::auth::{AuthSpec, Grant};
+use crate::spec::forward::Forward;
 use crate::spec::template::TemplateText;
 
 /// URL, headers and transport of a remote server.
@@ -18,6 +19,8 @@ pub struct HttpSpec {
     pub transport: TransportKind,
     /// How tokens are obtained. Not used if `headers` has `Authorization`.
     pub auth: Box<AuthSpec>,
+    /// What the server learns about the caller.
+    pub forward: Forward,
 }
 
 /// Hides header values and the query of the URL, because they may contain secrets.
@@ -65,6 +68,7 @@ impl HttpSpec {
             headers: BTreeMap::new(),
             transport: TransportKind::Auto,
             auth: Box::default(),
+            forward: Forward::default(),
         }
     }
 
@@ -102,6 +106,7 @@ impl HttpSpec {
             add(value.source());
         });
         self.auth.digest(&mut add);
+        self.forward.digest(&mut add);
     }
 }
 

@@ -14,6 +14,8 @@ pub struct ToolsSpec {
     pub cache: Vec<NamePattern>,
     /// Time limits of calls that report no progress, instead of the server's limit.
     pub call_timeout: Vec<(NamePattern, Duration)>,
+    /// Tokens of a result that clients of a gateway are sent, instead of the server's limit; zero for no limit.
+    pub result_tokens: Vec<(NamePattern, usize)>,
     /// New tool names for clients of the crib, by the server's own names.
     pub rename: BTreeMap<String, String>,
     /// True if arguments are validated against the tool's input schema before they are sent.
@@ -56,6 +58,12 @@ impl ToolsSpec {
     pub(crate) fn find_call_timeout(&self, tool: &str) -> Option<(&NamePattern, Duration)> {
         let matching = self.call_timeout.iter().filter(|(pattern, _)| pattern.matches(tool));
         matching.max_by_key(|(pattern, _)| pattern.0.len()).map(|(pattern, limit)| (pattern, *limit))
+    }
+
+    /// Returns the tokens of a result of a tool that clients are sent, zero for no limit: those of the longest matching pattern.
+    pub(crate) fn find_result_tokens(&self, tool: &str) -> Option<usize> {
+        let matching = self.result_tokens.iter().filter(|(pattern, _)| pattern.matches(tool));
+        matching.max_by_key(|(pattern, _)| pattern.0.len()).map(|(_, tokens)| *tokens)
     }
 }
 
@@ -124,6 +132,30 @@ impl NamePattern {
             rest = &rest[at + part.len()..];
         }
         rest.ends_with(&after[end + 1..])
+    }
+
+    /// Returns whether some name matches both patterns.
+    pub(crate) fn overlaps(&self, other: &Self) -> bool {
+        let own = self.0.as_bytes();
+        let other = other.0.as_bytes();
+        // Whether the ends of both patterns overlap: for each end of `other`, with the end of `own` one byte shorter, and then
+        // with the current one.
+        let mut shorter = vec![false; other.len() + 1];
+        let is_stars = |pattern: &[u8]| pattern.iter().all(|byte| *byte == b'*');
+        for (end, overlaps) in shorter.iter_mut().enumerate() {
+            *overlaps = is_stars(&other[end..]);
+        }
+        for start in (0..own.len()).rev() {
+            let mut current = vec![is_stars(&own[start..]); other.len() + 1];
+            for end in (0..other.len()).rev() {
+                current[end] = match (own[start], other[end]) {
+                    (b'*', _) | (_, b'*') => shorter[end] || current[end + 1],
+                    (one, two) => one == two && shorter[end + 1],
+                };
+            }
+            shorter = current;
+        }
+        shorter[0]
     }
 }
 

@@ -168,7 +168,10 @@ fn find_runner(package: &Value) -> Result<&str, CommandError> {
         Some(hint) if known.contains(&hint) => Ok(hint),
         Some(hint) => {
             let message = format!("the server asks to be run with `{hint}`, which is not a known runner");
-            let hint = format!("known for this package: {}; toolcrib add NAME -- COMMAND", known.join(", "));
+            let hint = format!(
+                "known for this package: {}; or use `toolcrib add NAME -- COMMAND`",
+                known.join(", ")
+            );
             Err(CommandError::usage(message).hint(hint))
         }
     }

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use serde_json::Value;
 use toolcrib::protocol::json::object::{self, Object};
+use toolcrib::util::format::closest_match;
 
 use crate::command_error::CommandError;
 
@@ -117,6 +118,25 @@ impl CallArguments {
         }
         out.push(b'}');
         Ok(out.into())
+    }
+
+    /// Describes the `key=value` arguments that the schema does not declare but that resemble one that it does. A schema that
+    /// says which other members it takes is left to the check of the schema.
+    pub(super) fn find_misspelled(&self, schema: &Value) -> Vec<String> {
+        let is_open = ["additionalProperties", "patternProperties", "$ref", "allOf", "anyOf", "oneOf"]
+            .iter()
+            .any(|keyword| schema.get(keyword).is_some());
+        let Some(properties) = schema["properties"].as_object().filter(|_| !is_open) else {
+            return Vec::new();
+        };
+        let is_given = |name: &str| self.members.iter().any(|member| member.key == name);
+        let describe = |member: &Member| {
+            let names = properties.keys().map(String::as_str).filter(|name| !is_given(name));
+            let near = closest_match(&member.key, names)?;
+            Some(format!("/{}: is not a known property; did you mean `{near}`?", member.key))
+        };
+        let unknown = self.members.iter().filter(|member| !properties.contains_key(&member.key));
+        unknown.filter_map(describe).collect()
     }
 }
 
@@ -303,6 +323,20 @@ mod tests {
         assert_eq!(to_json(&["n:=\"a=b\""], None).unwrap(), r#"{"n":"a=b"}"#);
         assert_eq!(to_json(&["n=@x"], None).unwrap(), r#"{"n":"@x"}"#);
         assert!(to_json(&["n:=x"], None).unwrap_err().contains("not JSON"));
+    }
+
+    #[test]
+    fn misspelled_key_is_found_unless_schema_takes_other_members() {
+        let arguments = |pairs: &[&str]| {
+            let pairs: Vec<String> = pairs.iter().map(|&pair| pair.to_owned()).collect();
+            CallArguments::parse(&pairs, None).unwrap()
+        };
+        let mut schema = json!({"properties": {"timezone": {"type": "string"}, "path": {}}});
+        let found = arguments(&["timezon=UTC", "other=1", "path=x"]).find_misspelled(&schema);
+        assert_eq!(found, ["/timezon: is not a known property; did you mean `timezone`?"]);
+        assert!(arguments(&["paths=a", "path=b"]).find_misspelled(&schema).is_empty(), "`path` is given");
+        schema["additionalProperties"] = json!(true);
+        assert!(arguments(&["timezon=UTC"]).find_misspelled(&schema).is_empty());
     }
 
     #[test]

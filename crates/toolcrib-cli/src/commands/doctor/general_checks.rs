@@ -47,7 +47,7 @@ async fn check_running_gateway(client: &GatewayClient, paths: &Paths) -> Check {
         Ok(GatewayReport { version, pid, .. }) => {
             let own = env!("CARGO_PKG_VERSION");
             let message = format!("version {version} is running as pid {pid}, and this program is {own}");
-            Check::warn("gateway", message).fix("toolcrib stop-gateway, then start it again")
+            Check::warn("gateway", message).fix("run `toolcrib stop-gateway`, then start it again")
         }
         Err(error) => {
             let check = Check::fail("gateway", error.message);
@@ -76,7 +76,7 @@ pub(super) fn check_service(config: &Config, paths: &Paths) -> Check {
                     let message =
                         format!("{reason}, and `gateway.auto-start` is off: agents share no servers");
                     Check::warn("service", message)
-                        .fix("set `gateway.auto-start` to true, or run: toolcrib serve")
+                        .fix("set `gateway.auto-start` to true, or run `toolcrib serve`")
                 }
             }
         }
@@ -92,7 +92,7 @@ fn check_installed_service(state: &ServiceState) -> Check {
     match state.units.first() {
         Some(unit) if unit.state == "active" => Check::pass("service", message),
         _ => {
-            let fix = "toolcrib service remove, then run: toolcrib service install";
+            let fix = "run `toolcrib service remove`, then `toolcrib service install`";
             Check::warn("service", format!("it is installed, but not active: {message}")).fix(fix)
         }
     }
@@ -112,7 +112,7 @@ fn check_port() -> Check {
 /// Returns the check for a machine without a config.
 pub(super) fn missing_config(paths: &Paths) -> Check {
     let message = format!("there is no config yet: `{}`", paths.config.display());
-    Check::warn("config", message).fix("toolcrib import, or toolcrib add NAME -- COMMAND")
+    Check::warn("config", message).fix("run `toolcrib init`, or `toolcrib add NAME -- COMMAND`")
 }
 
 /// Reports the problems of the config; of one server only, if one is named.
@@ -124,7 +124,7 @@ pub(super) fn check_config(config: &Config, server: Option<&str>, paths: &Paths)
     let mut checks: Vec<Check> = config.problems.iter().filter(concerns).map(check_problem).collect();
     if let Some((file, reason)) = paths.sources().unused_project_file() {
         let message = format!("`{}` {reason}", file.display());
-        checks.push(Check::warn("config", message).fix("review it, then run: toolcrib allow"));
+        checks.push(Check::warn("config", message).fix("review it, then run `toolcrib allow`"));
     }
     if let Some(error) = super::super::missing_gateway_error(config) {
         let check = Check::fail("gateway", error.message);

@@ -124,10 +124,10 @@ impl InitJournal {
         numbers.into_iter().rev().map(read).collect()
     }
 
-    /// Removes a record of which everything is undone, or keeps only the files that are left.
+    /// Removes a record of which everything is undone, or keeps only what is left.
     pub(super) fn finish(&self, number: u64, left: &InitRecord) -> Result<(), CommandError> {
         let path = self.record_path(number);
-        let finished = match left.files.is_empty() {
+        let finished = match left.files.is_empty() && !left.service {
             false => write_private(&path, left.to_json().to_string().as_bytes()),
             true => fs::remove_file(&path).and_then(|()| self.remove_backups(number)),
         };

@@ -151,6 +151,19 @@ impl InitPlan {
         }
     }
 
+    /// Returns what each step of `init` changes, in order; see `take_step`.
+    pub(super) fn describe_steps(&self) -> Vec<StepDescription> {
+        let names: Vec<String> = self.import.secrets.iter().map(|(name, _)| format!("`{name}`")).collect();
+        let secrets = (!names.is_empty()).then(|| format!("secrets {}", names.join(", ")));
+        let config =
+            self.has_imports().then(|| format!("`{}`", self.agent_paths.abbreviate(self.config.path())));
+        let agents = self.agents.iter().map(|plan| Some(plan.agent.name.to_owned()));
+        let service = self.service.is_install().then(|| "the service".to_owned());
+        let texts = [secrets, config].into_iter().chain(agents).chain([service]);
+        // The first step writes the journal.
+        texts.zip(1..).filter_map(|(text, step)| Some(StepDescription { step, text: text? })).collect()
+    }
+
     fn imported(&self) -> impl Iterator<Item = (&ImportedEntry, &str)> {
         self.import.entries.iter().filter_map(|entry| match &entry.verdict {
             ImportVerdict::Imported(name) => Some((entry, name.as_str())),
@@ -262,6 +275,12 @@ impl InitPlan {
             "service": self.service.to_json(),
         })
     }
+}
+
+/// What one step of `init` changes.
+pub(super) struct StepDescription {
+    pub(super) step: usize,
+    pub(super) text: String,
 }
 
 /// An entry that stays in its file.

@@ -5,9 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use toolcrib::config::Config;
 
-use crate::command_error::CommandError;
 use crate::commands::service::user_service::{self, UserService};
-use crate::exit::ExitStatus;
 use crate::gateway::OtherGateway;
 use crate::output::Output;
 use crate::paths::Paths;
@@ -112,11 +110,32 @@ impl ServiceStep {
     }
 }
 
-/// Removes the service that an earlier `init` installed. Returns whether it was still installed.
-pub(super) fn remove(paths: &Paths) -> Result<bool, CommandError> {
-    let Some(service) = UserService::find(paths) else { return Ok(false) };
-    service.remove().map_err(|error| {
-        let message = format!("cannot remove the service: {error:#}");
-        CommandError::new(ExitStatus::Failure, "service_failed", message).hint("toolcrib service remove")
-    })
+/// What undoing did to the service.
+pub(super) enum ServiceRemoval {
+    Removed,
+    NotInstalled,
+    /// It is still installed, for this reason.
+    Left {
+        reason: String,
+    },
+}
+
+/// Removes the service that an earlier `init` installed. Only a running manager of services can stop it.
+pub(super) fn remove(paths: &Paths) -> ServiceRemoval {
+    let Some(service) = UserService::find(paths) else {
+        return match user_service::find_installed_file(paths) {
+            Some(file) => ServiceRemoval::Left {
+                reason: format!(
+                    "`{}` exists, and neither a systemd user manager nor launchd is running to stop it",
+                    file.display()
+                ),
+            },
+            None => ServiceRemoval::NotInstalled,
+        };
+    };
+    match service.remove() {
+        Ok(true) => ServiceRemoval::Removed,
+        Ok(false) => ServiceRemoval::NotInstalled,
+        Err(error) => ServiceRemoval::Left { reason: format!("{error:#}") },
+    }
 }

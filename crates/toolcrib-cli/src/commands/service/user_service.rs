@@ -132,7 +132,7 @@ impl UserService {
     /// If the config or the address cannot be used, or if there are files of this name that toolcrib did not write.
     pub(super) fn prepare(&self, listen: &ListenAddr, config_flag: Option<&Path>) -> Result<Installation> {
         let config = self.paths.valid_config()?;
-        listen.check_exposure(!config.callers.is_empty())?;
+        listen.check_exposure(config.requires_tokens())?;
         let spec = ServiceSpec::new(listen, config_flag, &self.paths, config.limits.drain)?;
         let plan = self.manager.install_plan(&spec)?;
         plan.files.iter().try_for_each(|file| refuse_foreign_file(&file.path))?;
@@ -211,6 +211,13 @@ impl UserService {
         let units = names.zip(states).map(|(name, state)| UnitState { name, state }).collect();
         Ok(ServiceState { installed: files.iter().all(|file| file.exists()), units })
     }
+}
+
+/// Returns a file of the service of this config, also if no manager of services is running.
+pub(in crate::commands) fn find_installed_file(paths: &Paths) -> Option<PathBuf> {
+    let manager = if cfg!(target_os = "macos") { ServiceManager::Launchd } else { ServiceManager::Systemd };
+    let files = manager.files(&paths.clone().without_project().service_name()).ok()?;
+    files.into_iter().find(|file| file.exists())
 }
 
 /// Returns the variables that servers of a config use and a service does not get from this shell.

@@ -15,7 +15,7 @@ pub(super) async fn warn_about_differences(paths: &Paths, out: &mut Output) -> s
     let Ok(Some(client)) = GatewayClient::find(paths).await else { return Ok(()) };
     let Ok(info) = client.get(&format!("/api/v1/gateway?salt={salt}")).await else { return Ok(()) };
     let hint = match info["auto_started"] == true {
-        true => "toolcrib stop-gateway stops it; the next message starts another one",
+        true => "`toolcrib stop-gateway` stops it; the next message starts another one",
         false => "restart the gateway",
     };
     let own_version = env!("CARGO_PKG_VERSION");

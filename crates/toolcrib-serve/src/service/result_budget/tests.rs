@@ -1,5 +1,6 @@
 //! Tests of result budgets: what is sent instead of a large result, and how it is read.
 
+use toolcrib::spec::ToolsSpec;
 use toolcrib::{Client, Crib, ExposeMode, ExposeSettings, ServerLimits, ServerSpec, ToolContext, Toolbox};
 
 use super::*;
@@ -123,6 +124,49 @@ async fn read_result_is_listed_only_with_a_budget() {
     assert_eq!(names(&without, Era::Session).await[0], "read_result");
     let page = call(&without, "call_tool", json!({"name": "read_result", "arguments": {"id": "x"}})).await;
     assert!(text(&page["content"][0]).starts_with("Resource not found: "), "{page}");
+}
+
+/// Returns whether a client gets the log in full.
+async fn gets_all(service: &McpService, client: &str) -> bool {
+    let scope = EndpointScope { client_name: Some(client.into()), ..EndpointScope::local() };
+    let context = RequestContext { scope, ..context(Era::Session) };
+    let result = ask_as(service, context, "tools/call", json!({"name": "disk__log"})).await;
+    result["content"].as_array().unwrap().len() == 1
+}
+
+#[tokio::test]
+async fn budget_is_that_of_the_client_else_of_the_tool_else_of_the_server() {
+    let log = log(500);
+    let tokens = log.len();
+    let server = |server_tokens, tool_tokens: Option<usize>| {
+        let tool_tokens = tool_tokens.map(|tokens| ("lo*".parse().unwrap(), tokens));
+        let tools = ToolsSpec { result_tokens: tool_tokens.into_iter().collect(), ..ToolsSpec::default() };
+        server("disk", log.clone(), server_tokens).tools(tools)
+    };
+    let crib = Crib::builder().server(server(None, None)).build().unwrap();
+    crib.list().await;
+    let service = McpService::new(crib);
+    for (server_tokens, tool_tokens, client_tokens, is_whole) in [
+        (None, None, None, true),
+        (Some(TOKENS), None, None, false),
+        (Some(TOKENS), Some(tokens), None, true),
+        (Some(TOKENS), Some(0), None, true),
+        (None, Some(TOKENS), None, false),
+        (Some(TOKENS), Some(TOKENS), Some(tokens), true),
+        (Some(TOKENS), Some(TOKENS), Some(0), true),
+        (None, Some(0), Some(TOKENS), false),
+    ] {
+        service.crib.replace(server(server_tokens, tool_tokens)).await.unwrap();
+        let mut expose = ExposeSettings::default();
+        expose.result_tokens.extend(client_tokens.map(|tokens| ("ide".to_owned(), tokens)));
+        service.crib.set_expose(expose);
+        let case = format!("{server_tokens:?} {tool_tokens:?} {client_tokens:?}");
+        assert_eq!(gets_all(&service, "ide").await, is_whole, "{case}");
+        assert!(gets_all(&service, "toolcrib-cli").await, "{case}");
+        let scope = EndpointScope { client_name: Some("ide".into()), ..EndpointScope::local() };
+        let may_be_cut = client_tokens.or(tool_tokens.filter(|tokens| *tokens > 0)).or(server_tokens);
+        assert_eq!(service.lists_read_result(&scope), may_be_cut.is_some_and(|tokens| tokens > 0), "{case}");
+    }
 }
 
 #[tokio::test]

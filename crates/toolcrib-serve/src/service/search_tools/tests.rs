@@ -6,7 +6,7 @@ use toolcrib::access::policy::{Policy, Rules};
 use toolcrib::model::event::CallRecord;
 use toolcrib::util::locks::IgnorePoison as _;
 use toolcrib::{
-    Caller, Client, Crib, CribBuilder, ExposeMode, ExposeSettings, Observer, ServerSpec, Toolbox,
+    Caller, Client, Crib, CribBuilder, ExposeMode, ExposeSettings, Observer, ServerSpec, Toolbox, UsageLimits,
 };
 
 use super::*;
@@ -78,15 +78,15 @@ fn names(result: &Value) -> Vec<&str> {
     result["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect()
 }
 
-const SEARCH_TOOLS: [&str; 3] = ["find_tools", "describe_tools", "call_tool"];
+const SEARCH_TOOL_NAMES: [&str; 3] = ["find_tools", "describe_tools", "call_tool"];
 
 #[tokio::test]
 async fn search_mode_lists_three_tools_and_those_that_are_always_listed() {
     let service = service(builder(ExposeMode::Search)).await;
     let listed = service.list(context("any", Era::Session), ListKind::Tools, Object::default()).await.0;
     let ResponsePayload::Result(before) = listed else { panic!("{listed:?}") };
-    assert_eq!(names(&serde_json::from_slice(&before).unwrap()), SEARCH_TOOLS);
-    assert!(DEFINITIONS.len() <= 1000, "{} bytes", DEFINITIONS.len());
+    assert_eq!(names(&serde_json::from_slice(&before).unwrap()), SEARCH_TOOL_NAMES);
+    assert!(SEARCH_TOOLS.join(",").len() <= 1000, "{} bytes", SEARCH_TOOLS.join(",").len());
     let digests = service.list_digests(&EndpointScope::local());
 
     // Another server changes neither the bytes nor what clients are notified of.
@@ -125,7 +125,7 @@ async fn auto_searches_above_the_budget_only() {
     let mut settings = expose(ExposeMode::Auto);
     settings.budget = 10;
     service.crib.set_expose(settings);
-    assert_eq!(names(&ask(&service, "tools/list", json!({})).await), SEARCH_TOOLS);
+    assert_eq!(names(&ask(&service, "tools/list", json!({})).await), SEARCH_TOOL_NAMES);
     let listed = ask_as(&service, context("claude-code", Era::Session), "tools/list", json!({})).await;
     assert_eq!(names(&listed)[0], "disk__read_file");
     service.crib.set_expose(ExposeSettings::default());
@@ -151,7 +151,7 @@ async fn thousand_tools_cost_little_context() {
     let initialized: Value = serde_json::from_slice(&initialized).unwrap();
     let instructions = initialized["instructions"].as_str().unwrap();
     assert!(instructions.contains("\n- accounting-department-7\n"), "{instructions}");
-    assert!(instructions.len() + DEFINITIONS.len() <= 4000, "{} bytes", instructions.len());
+    assert!(instructions.len() + SEARCH_TOOLS.join(",").len() <= 4000, "{} bytes", instructions.len());
 }
 
 #[tokio::test]
@@ -215,6 +215,96 @@ async fn wrong_arguments_are_explained() {
         let answer = call(&service, "find_tools", json!({"query": query})).await;
         assert_eq!(answer["isError"], false, "{query}");
     }
+}
+
+/// Returns the items of `tools/list`, as bytes.
+async fn list_bytes(service: &McpService) -> String {
+    let listed = service.list(context("any", Era::Session), ListKind::Tools, Object::default()).await.0;
+    let ResponsePayload::Result(listed) = listed else { panic!("{listed:?}") };
+    let listed = Object::parse(&listed).unwrap();
+    String::from_utf8(listed.get("tools").unwrap().to_vec()).unwrap()
+}
+
+#[tokio::test]
+async fn unrelated_servers_do_not_change_what_is_listed_of_others() {
+    for mode in [ExposeMode::All, ExposeMode::Search] {
+        let mut settings = expose(mode);
+        settings.always_list = vec!["disk.*".parse().unwrap()];
+        let service = service(builder(mode).expose(settings)).await;
+        let before = list_bytes(&service).await;
+        let disk = before.trim_matches(['[', ']']);
+        // Tools of the same name, of servers before and after it.
+        for name in ["aaa", "zzz"] {
+            service
+                .crib
+                .add(server(name, &[("read_file", "Other."), ("call_tool", "Other.")]))
+                .await
+                .unwrap();
+        }
+        service.crib.list().await;
+        let with_others = list_bytes(&service).await;
+        assert!(with_others.contains(disk), "{mode:?}: {with_others}");
+        assert_eq!(with_others == before, mode == ExposeMode::Search);
+        for name in ["aaa", "zzz"] {
+            service.crib.remove(&name.parse().unwrap()).await.unwrap();
+        }
+        service.crib.list().await;
+        assert_eq!(list_bytes(&service).await, before, "{mode:?}");
+    }
+}
+
+#[tokio::test]
+async fn list_costs_are_known_for_each_client_by_server() {
+    let service = service(builder(ExposeMode::Auto).server(server("mail", &[("send", "Sends.")]))).await;
+    let mut settings = expose(ExposeMode::Search);
+    settings.always_list = vec!["mail.*".parse().unwrap()];
+    settings.clients.insert("ide".to_owned(), ExposeMode::All);
+    service.crib.set_expose(settings);
+    assert!(service.client_list_costs().is_empty());
+    for client in ["ide", "any", "any"] {
+        ask_as(&service, context(client, Era::Session), "tools/list", json!({})).await;
+    }
+    let costs = service.client_list_costs();
+    let summary: Vec<_> = costs.iter().map(|cost| (cost.client.as_deref(), cost.is_search)).collect();
+    assert_eq!(summary, [(Some("any"), true), (Some("ide"), false)]);
+    let servers = |index: usize| {
+        let named = |cost: &crate::ServerListCost| (cost.server.clone().unwrap_or_default(), cost.tools);
+        costs[index].servers.iter().map(named).collect::<Vec<_>>()
+    };
+    assert_eq!(servers(0), [(String::new(), 3), ("mail".to_owned(), 1)]);
+    assert_eq!(servers(1), [("disk".to_owned(), 3), ("mail".to_owned(), 1)]);
+    // The cost is that of the list: brackets, commas and rounding apart.
+    let listed = service.crib.catalog_for(&Caller::local()).list_json(ListKind::Tools, None).len();
+    assert!(costs[1].tokens().abs_diff(listed / 4) <= 4, "{} tokens, {listed} bytes", costs[1].tokens());
+    assert!(costs[0].tokens() < 400 && costs[0].instruction_tokens > 0, "{:?}", costs[0]);
+}
+
+#[tokio::test]
+async fn identical_searches_are_not_stopped_and_identical_calls_are() {
+    let mut limits = UsageLimits::default();
+    limits.identical_calls = std::num::NonZeroU32::new(2);
+    let service = service(builder(ExposeMode::Search).limits(limits)).await;
+    let client_context = Some(Arc::new(toolcrib::ClientContext::default()));
+    let ask = async |name: &str, arguments: Value| {
+        let context =
+            RequestContext { client_context: client_context.clone(), ..context("any", Era::Session) };
+        ask_as(&service, context, "tools/call", json!({"name": name, "arguments": arguments})).await
+    };
+    for _ in 0..5 {
+        assert_eq!(ask("find_tools", json!({"query": "file"})).await["isError"], false);
+    }
+    let inner = json!({"name": "disk__read_file", "arguments": {"path": "p"}});
+    let mut refused = Vec::new();
+    for _ in 0..3 {
+        refused.push(ask("call_tool", inner.clone()).await["isError"] == true);
+    }
+    assert_eq!(refused, [false, false, true]);
+}
+
+#[test]
+fn annotations_of_call_tool_promise_nothing() {
+    let call: Value = serde_json::from_str(SEARCH_TOOLS[2]).unwrap();
+    assert_eq!((&call["name"], &call["annotations"]), (&json!("call_tool"), &Value::Null));
 }
 
 /// Remembers the targets of calls.
