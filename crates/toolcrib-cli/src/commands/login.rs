@@ -192,6 +192,7 @@ async fn log_in(
     }
     let LoginTarget { spec, logins, .. } = target;
     let failed = |error: OAuthError| login_error(&spec.id, &target.command(), &error);
+    let unexpected = |error: std::io::Error| CommandError::unexpected(&error);
     let listener = RedirectListener::bind_for(logins, &spec.id).await.map_err(unexpected)?;
     let redirect_uri = listener.redirect_uri();
     let login = Login::start(target.request(&redirect_uri));
@@ -230,7 +231,7 @@ async fn log_in_with_code(
     let login = wait_for(action, login).await.map_err(failed)?;
     let instructions =
         format!("open in a browser on any machine:\n  {}\nthe code is: {}", login.url(), login.user_code());
-    out.print_stderr(&instructions).map_err(unexpected)?;
+    out.print_stderr(&instructions).map_err(|error| CommandError::unexpected(&error))?;
     let finished = wait_for("waiting for the login in the browser", login.finish());
     let Some(finished) = until_timeout(target, args, finished).await? else { return Ok(None) };
     finished.map(Some).map_err(failed)
@@ -274,10 +275,6 @@ async fn until_timeout<F: Future>(
         let message = format!("no login to `{}` within {}", target.spec.id, format_duration(args.timeout));
         CommandError::new(ExitStatus::TimedOut, "login_timeout", message).hint(target.command())
     })
-}
-
-fn unexpected(error: std::io::Error) -> CommandError {
-    CommandError::unexpected(&error)
 }
 
 /// Waits for the browser, or for the URL that the person pastes, which is always taken.

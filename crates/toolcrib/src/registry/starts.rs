@@ -3,6 +3,7 @@
 use super::{RegisteredServer, disabled_error};
 use crate::model::caller::Caller;
 use crate::model::error::Error;
+#[cfg(feature = "http")]
 use crate::model::instance_key::InstanceKey;
 use crate::protocol::versions::Era;
 
@@ -64,6 +65,7 @@ impl RegisteredServer {
     }
 
     /// Lets the next call of a caller connect again, with new credentials.
+    #[cfg(feature = "http")]
     pub(crate) async fn reconnect(&self, caller: &Caller) -> Result<(), Error> {
         match self {
             Self::PerKey { instances, .. } if self.spec().has_login_per_caller() => {
