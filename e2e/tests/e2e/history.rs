@@ -4,7 +4,7 @@
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use test_support::client::{Client, Era};
+use test_support::client::{Era, HttpClient};
 use test_support::gateway::{GatewayProcess, Home, server_config};
 use test_support::http::{self, Stream};
 use test_support::{process, terminal};
@@ -47,7 +47,7 @@ fn history_survives_a_kill_and_finds_a_failed_call_by_its_id() {
     let home = home();
     let mut gateway = home.serve();
     let mut events = open_events(&gateway, "?kind=started,exited,restarted,reloaded", &[]);
-    let mut client = Client::new(gateway.address, "/mcp", Era::Stateless);
+    let mut client = HttpClient::new(gateway.address, "/mcp", Era::Stateless);
     let pid: u32 = client.text("fake__pid", &json!({})).parse().expect("a pid");
     let started = next_of_kind(&mut events, "started");
     assert_eq!(started["server"], "fake");
@@ -84,7 +84,7 @@ fn history_survives_a_kill_and_finds_a_failed_call_by_its_id() {
 }
 
 /// Waits until another process of the server answers.
-fn process_is_replaced(client: &mut Client, pid: u32) {
+fn process_is_replaced(client: &mut HttpClient, pid: u32) {
     assert_ne!(client.text("fake__pid", &json!({})), pid.to_string());
     assert!(!process::is_alive(pid));
 }
@@ -93,7 +93,7 @@ fn process_is_replaced(client: &mut Client, pid: u32) {
 fn top_stats_and_events_work_at_a_terminal_and_in_a_pipe() {
     let home = home();
     let gateway = home.serve();
-    let mut client = Client::new(gateway.address, "/mcp", Era::Stateless);
+    let mut client = HttpClient::new(gateway.address, "/mcp", Era::Stateless);
     client.text("fake__echo", &json!({"text": "hi"}));
     let kinds: Vec<Value> = json_lines(&home, &["events", "--json", "--since", "1h"])
         .iter()
