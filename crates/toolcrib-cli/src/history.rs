@@ -145,7 +145,12 @@ impl CallHistory {
     /// Creates a history that records nothing.
     #[cfg(test)]
     pub(crate) fn disabled() -> Self {
-        Self::new(PathBuf::new(), &HistorySpec { enabled: false, ..HistorySpec::default() }, false)
+        // A reload can enable it, so nothing can be written there.
+        Self::new(
+            "/dev/null/history".into(),
+            &HistorySpec { enabled: false, ..HistorySpec::default() },
+            false,
+        )
     }
 
     /// Applies changed settings.
