@@ -1,8 +1,8 @@
 //! The history: calls and events in files, for the dashboard, `stats`, `top` and `events`.
 //!
 //! An observer encodes each call into a bounded buffer, and a thread appends the buffer to the files and passes it to open event
-//! streams, so that no call waits for the disk. Records that cannot be written are counted. SQLite would add 1.1 MB to the
-//! program and a C compiler to its build, for queries that read files of this size in a tenth of a second.
+//! streams, so that no call waits for the disk. Records that cannot be written are counted. SQLite was measured instead of files:
+//! 1.09 MB more program, a C compiler for the build, and 5,400 instructions per record, a tenth of a call.
 
 mod events;
 mod query;
@@ -145,7 +145,12 @@ impl CallHistory {
     /// Creates a history that records nothing.
     #[cfg(test)]
     pub(crate) fn disabled() -> Self {
-        Self::new(PathBuf::new(), &HistorySpec { enabled: false, ..HistorySpec::default() }, false)
+        // A reload can enable it, so nothing can be written there.
+        Self::new(
+            "/dev/null/history".into(),
+            &HistorySpec { enabled: false, ..HistorySpec::default() },
+            false,
+        )
     }
 
     /// Applies changed settings.
@@ -393,7 +398,8 @@ impl HistoryInner {
             Event::Unapproved { .. } => "unapproved",
             _ => return,
         };
-        let message = describe_event(event).unwrap_or_default();
+        // Logs leave out changes of lists.
+        let message = describe_event(event).unwrap_or_else(|| "what it offers changed".to_owned());
         self.push_event(EventEntry {
             kind,
             server: server.as_str(),

@@ -132,16 +132,22 @@ fn build_runtime() -> Result<tokio::runtime::Runtime> {
     builder.enable_all().build().context("cannot start the runtime")
 }
 
-async fn run_command(cli: &Cli, out: &mut Output) -> Result<ExitStatus> {
-    if let Command::Demo = cli.command {
-        return commands::demo::run(out).await;
-    }
+/// Finds the files of a command, and warns about a project file that is not used.
+fn find_paths(cli: &Cli, out: &mut Output) -> Result<Paths> {
     let paths = Paths::find(cli.globals.config.as_deref())?;
     out.set_hints(paths.hints());
     let reports_it_itself = matches!(cli.command, Command::Allow(_) | Command::Check | Command::Doctor(_));
     if let Some((file, reason)) = paths.sources().unused_project_file().filter(|_| !reports_it_itself) {
         out.warn(&format!("`{}` {reason}", file.display()), Some("review it, then run `toolcrib allow`"))?;
     }
+    Ok(paths)
+}
+
+async fn run_command(cli: &Cli, out: &mut Output) -> Result<ExitStatus> {
+    if let Command::Demo = cli.command {
+        return commands::demo::run(out).await;
+    }
+    let paths = find_paths(cli, out)?;
     match &cli.command {
         Command::Serve(args) => commands::serve::run(args, &paths, out).await,
         Command::Stdio(args) => commands::stdio::run(args, cli.globals.config.as_deref(), &paths, out).await,

@@ -248,7 +248,7 @@ fn client_report(
     let kind = match client.kind {
         ClientKind::Session => "session",
         ClientKind::Pipe => "pipe",
-        ClientKind::Stateless => "stateless",
+        _ => "stateless",
     };
     let name = client.name.as_deref();
     let count = |calls: &ClientCalls| match client.kind {

@@ -2,7 +2,7 @@
 
 mod view;
 
-use std::io::{self, Read as _};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -135,15 +135,16 @@ impl Drop for KeyReader {
     }
 }
 
+/// Reads from the descriptor itself: keys in the buffer of `Stdin` would not wake `poll`.
 fn read_keys(sender: &mpsc::Sender<u8>, is_stopped: &AtomicBool) {
     let stdin = io::stdin();
     let timeout = Timespec { tv_sec: 0, tv_nsec: KEY_POLL_NANOS };
     let mut byte = [0];
     while !is_stopped.load(Ordering::Relaxed) {
-        let is_ready =
-            poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&timeout)).is_ok_and(|count| count > 0);
+        let polled = poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&timeout));
+        let is_ready = polled.is_ok_and(|count| count > 0);
         if is_ready
-            && (!matches!(stdin.lock().read(&mut byte), Ok(1)) || sender.blocking_send(byte[0]).is_err())
+            && (rustix::io::read(&stdin, &mut byte) != Ok(1) || sender.blocking_send(byte[0]).is_err())
         {
             return;
         }

@@ -131,7 +131,7 @@ impl SegmentWriter {
         }
         let Some(open) = &mut self.open else { return Ok(()) };
         if let Err(error) = open.file.write_all(records) {
-            // Readers would stop at an incomplete record, so the file is given up if it cannot be shortened.
+            // Readers would stop at an incomplete record, so the file is not used again if it cannot be shortened.
             if open.file.set_len(open.size).is_err() {
                 self.open = None;
             }
@@ -162,7 +162,7 @@ impl SegmentWriter {
         let segments = list(&self.folder)?;
         let oldest_kept = to_time_id(now.checked_sub(self.spec.age).unwrap_or(SystemTime::UNIX_EPOCH));
         let mut total: u64 = segments.iter().map(|segment| segment.size).sum();
-        // Room for what will be added to the newest file.
+        // Space for what will be added to the newest file.
         total += self.spec.size / u64::from(SEGMENTS);
         for pair in segments.windows(2) {
             let [segment, next] = pair else { break };

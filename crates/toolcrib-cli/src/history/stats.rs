@@ -108,14 +108,14 @@ struct StatsBuilder<'a> {
     from: u64,
     until: u64,
     step_millis: u64,
-    totals: Tally,
+    totals: CallCounts,
     names: Names,
-    servers: HashMap<u32, ServerTally>,
-    tools: HashMap<ToolKey, Tally>,
-    callers: HashMap<u32, Tally>,
-    clients: HashMap<u32, Tally>,
-    points: Vec<Tally>,
-    days: HashMap<DayKey, Tally>,
+    servers: HashMap<u32, ServerCounts>,
+    tools: HashMap<ToolKey, CallCounts>,
+    callers: HashMap<u32, CallCounts>,
+    clients: HashMap<u32, CallCounts>,
+    points: Vec<CallCounts>,
+    days: HashMap<DayKey, CallCounts>,
 }
 
 /// Numbers for names, so that each name is copied once.
@@ -160,9 +160,9 @@ struct DayKey {
 
 /// A server's calls, in all and by step.
 #[derive(Default)]
-struct ServerTally {
-    all: Tally,
-    points: HashMap<usize, Tally>,
+struct ServerCounts {
+    all: CallCounts,
+    points: HashMap<usize, CallCounts>,
 }
 
 impl<'a> StatsBuilder<'a> {
@@ -176,13 +176,13 @@ impl<'a> StatsBuilder<'a> {
             from: to_time_id(query.since),
             until: to_time_id(query.until + Duration::from_millis(1)),
             step_millis,
-            totals: Tally::default(),
+            totals: CallCounts::default(),
             names: Names::default(),
             servers: HashMap::new(),
             tools: HashMap::new(),
             callers: HashMap::new(),
             clients: HashMap::new(),
-            points: (0..steps).map(|_| Tally::default()).collect(),
+            points: (0..steps).map(|_| CallCounts::default()).collect(),
             days: HashMap::new(),
         }
     }
@@ -223,14 +223,14 @@ impl<'a> StatsBuilder<'a> {
         let step = Duration::from_millis(self.step_millis);
         let starts = (0_u32..).map(|index| format_timestamp(self.query.since + step * index));
         let series = starts.zip(&self.points);
-        let named = |tallies: &HashMap<u32, Tally>| {
-            sort_rows(tallies.iter().map(|(name, tally)| tally.row(self.names.get(*name))))
+        let named = |groups: &HashMap<u32, CallCounts>| {
+            sort_rows(groups.iter().map(|(name, counts)| counts.row(self.names.get(*name))))
         };
         let server_row =
-            |(name, server): (&u32, &ServerTally)| server.row(self.names.get(*name), self.points.len());
-        let tool_row = |(key, tally): (&ToolKey, &Tally)| StatsRow {
+            |(name, server): (&u32, &ServerCounts)| server.row(self.names.get(*name), self.points.len());
+        let tool_row = |(key, counts): (&ToolKey, &CallCounts)| StatsRow {
             server: self.names.get(key.server),
-            ..tally.row(self.names.get(key.tool))
+            ..counts.row(self.names.get(key.tool))
         };
         StatsReport {
             since: format_timestamp(self.query.since),
@@ -242,28 +242,28 @@ impl<'a> StatsBuilder<'a> {
             tools: sort_rows(self.tools.iter().map(tool_row)),
             callers: named(&self.callers),
             clients: named(&self.clients),
-            series: series.map(|(time, tally)| StatsPoint { time, stats: tally.report() }).collect(),
+            series: series.map(|(time, counts)| StatsPoint { time, stats: counts.report() }).collect(),
             cost: self.query.with_cost.then(|| self.cost_report()),
         }
     }
 
     /// Returns what results cost by client and day and by tool. Those who know the definitions add their cost.
     fn cost_report(&self) -> CostReport {
-        let day_cost = |(key, tally): (&DayKey, &Tally)| DayCost {
+        let day_cost = |(key, counts): (&DayKey, &CallCounts)| DayCost {
             day: format_day(key.day),
             client: self.names.get(key.client),
             caller: self.names.get(key.caller).unwrap_or_default(),
-            calls: tally.calls,
-            result_tokens: tally.result_tokens,
+            calls: counts.calls,
+            result_tokens: counts.result_tokens,
             definition_tokens: None,
         };
-        let tool_cost = |(key, tally): (&ToolKey, &Tally)| {
+        let tool_cost = |(key, counts): (&ToolKey, &CallCounts)| {
             Some(ToolCost {
                 server: self.names.get(key.server)?,
                 tool: self.names.get(key.tool)?,
                 definition_tokens: None,
-                calls: tally.calls,
-                result_tokens: tally.result_tokens,
+                calls: counts.calls,
+                result_tokens: counts.result_tokens,
             })
         };
         let mut days: Vec<DayCost> = self.days.iter().map(day_cost).collect();
@@ -295,13 +295,13 @@ fn sort_rows(rows: impl Iterator<Item = StatsRow>) -> Vec<StatsRow> {
     rows
 }
 
-impl ServerTally {
+impl ServerCounts {
     fn row(&self, name: Option<String>, steps: usize) -> StatsRow {
         let points = || (0..steps).map(|step| self.points.get(&step));
         StatsRow {
-            calls_series: points().map(|tally| tally.map_or(0, |tally| tally.calls)).collect(),
-            errors_series: points().map(|tally| tally.map_or(0, |tally| tally.errors)).collect(),
-            p95_series: points().map(|tally| tally.and_then(|tally| tally.percentile(95))).collect(),
+            calls_series: points().map(|counts| counts.map_or(0, |counts| counts.calls)).collect(),
+            errors_series: points().map(|counts| counts.map_or(0, |counts| counts.errors)).collect(),
+            p95_series: points().map(|counts| counts.and_then(|counts| counts.percentile(95))).collect(),
             ..self.all.row(name)
         }
     }
@@ -309,7 +309,7 @@ impl ServerTally {
 
 /// Counts of some calls.
 #[derive(Debug, Default)]
-struct Tally {
+struct CallCounts {
     calls: u64,
     errors: u64,
     denied: u64,
@@ -327,7 +327,7 @@ struct BucketCount {
     calls: u64,
 }
 
-impl Tally {
+impl CallCounts {
     fn add(&mut self, call: &CallEntry<'_>) {
         self.calls += 1;
         match call.outcome() {

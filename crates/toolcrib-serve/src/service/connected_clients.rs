@@ -21,6 +21,7 @@ const MAX_STATELESS: usize = 256;
 
 /// How a client is connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ClientKind {
     /// In a session over HTTP.
     Session,
