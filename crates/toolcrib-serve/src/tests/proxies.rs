@@ -28,7 +28,7 @@ impl ProxiedGateway {
             .with_max_unauthenticated(1)
             .with_trusted_proxies(vec![toolcrib::config::AddressRange::parse("10.0.0.0/8").unwrap()])
             .with_failed_logins(move |failed| {
-                recorded.lock().unwrap().extend(failed.address.map(|ip| ip.to_string()))
+                recorded.lock().unwrap().extend(failed.address.map(|ip| ip.to_string()));
             });
         let gateway =
             TestGateway { state: Arc::new(state), tasks: TaskTracker::new(), stop: CancellationToken::new() };
