@@ -1,10 +1,12 @@
-//! The admin API: status, tools, logs, start, restart, stop, reload and approvals.
+//! The admin API: status, tools, logs, start, restart, stop, reload, approvals, config, rules and audit.
 //!
 //! Produces JSON and is independent of connections; access is checked before a request gets here.
 
 mod approvals;
 mod errors;
+mod inspect;
 mod recorded_action;
+mod tool_summaries;
 #[cfg(test)]
 mod tests;
 
@@ -100,7 +102,7 @@ impl Admin {
         match segments.as_slice() {
             ["healthz"] if get => AdminReply::ok(json!({"status": "ok"})),
             ["readyz"] if get => self.readiness(),
-            ["api", "v1", "status"] if get => AdminReply::ok(self.status().await.to_json()),
+            ["api", "v1", "status"] if get => AdminReply::ok(self.status(query).await.to_json()),
             ["api", "v1", "gateway"] if get => AdminReply::ok(self.gateway_info(&request)),
             ["api", "v1", "tools"] if get => AdminReply::ok(self.tools(caller, query).await),
             ["api", "v1", "reload"] if post => self.reload_reply().await,
@@ -115,10 +117,15 @@ impl Admin {
             | ["api", "v1", "servers", _, "logs" | "start" | "restart" | "stop"] => {
                 error_reply(StatusCode::METHOD_NOT_ALLOWED, &format!("`{path}` does not support {method}"))
             }
-            segments => self
-                .respond_approvals(&request, segments)
-                .await
-                .unwrap_or_else(|| error_reply(StatusCode::NOT_FOUND, &format!("unknown path `{path}`"))),
+            segments => {
+                let reply = match self.respond_approvals(&request, segments).await {
+                    Some(reply) => Some(reply),
+                    None => self.respond_inspection(&request, segments).await,
+                };
+                reply.unwrap_or_else(|| {
+                    error_reply(StatusCode::NOT_FOUND, &format!("unknown path `{path}`"))
+                })
+            }
         }
     }
 
@@ -151,9 +158,16 @@ impl Admin {
         tokio::task::spawn_blocking(move || crib.status()).await.unwrap_or_default()
     }
 
-    async fn status(&self) -> GatewayReport {
+    /// Returns the status of the gateway; with `brief=1`, without the stderr and the instances of servers.
+    async fn status(&self, query: Option<&str>) -> GatewayReport {
         let revision = self.crib().catalog().revision();
-        let servers = self.server_statuses().await;
+        let mut servers = self.server_statuses().await;
+        if query_value(query, "brief").as_deref() == Some("1") {
+            for server in &mut servers {
+                server.stderr_tail.clear();
+                server.instances.clear();
+            }
+        }
         GatewayReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id().into(),
@@ -179,8 +193,12 @@ impl Admin {
 
     /// Lists the tools that a caller sees; with `wait=1`, after every server was listed or has failed; with `refresh=1`, after
     /// the running servers were asked again; with `q`, those that match a query, best first. With `name`, and optionally
-    /// `server`, returns only that tool, or a similar name; with `start=1`, after its server was started.
+    /// `server`, returns only that tool, or a similar name; with `start=1`, after its server was started. With `brief=1`, one line
+    /// for each of the first `limit` tools, of all servers or of `server`.
     async fn tools(&self, caller: &Caller, query: Option<&str>) -> Value {
+        if query_value(query, "brief").as_deref() == Some("1") {
+            return tool_summaries::list(self.crib(), caller, query).await;
+        }
         let Some(name) = query_value(query, "name") else {
             let wait = match query_value(query, "wait").as_deref() {
                 Some("1") => ToolsWait::All,

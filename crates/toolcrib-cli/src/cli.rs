@@ -4,6 +4,7 @@ mod agents;
 mod audit;
 pub(crate) mod help;
 mod login;
+mod ui;
 mod policy;
 mod requests;
 mod secret;
@@ -22,6 +23,7 @@ pub(crate) use policy::{PolicyArgs, PolicyCommand, PolicyTestArgs};
 pub(crate) use requests::{CallArgs, CompleteArgs, PromptsArgs, ResourcesArgs, ToolsArgs};
 pub(crate) use secret::{SecretArgs, SecretCommand, SetSecretArgs};
 pub(crate) use servers::{ApproveArgs, DoctorArgs, LogsArgs, ServerNameArgs, WhyArgs};
+pub(crate) use ui::UiArgs;
 pub(crate) use service::{
     BackgroundStage, InstallServiceArgs, ServeArgs, ServiceArgs, ServiceCommand, StdioArgs,
 };
@@ -478,6 +480,17 @@ pub(crate) enum Command {
     /// running gateway or from what is remembered of the servers; no server is started.
     #[command(verbatim_doc_comment, alias = "completion")]
     Completions(CompletionsArgs),
+    /// Open the dashboard of the gateway in a browser
+    ///
+    /// Examples:
+    ///   toolcrib ui
+    ///   toolcrib ui --no-browser                print the link only, such as over ssh
+    ///
+    /// The link logs in once, within two minutes, with the rights of the command line. If no gateway
+    /// is running, one is started in the background. A gateway without a TCP address opens one on
+    /// loopback for the dashboard alone.
+    #[command(verbatim_doc_comment, alias = "dashboard")]
+    Ui(UiArgs),
     /// Run one of the servers of `demo`
     #[command(hide = true)]
     DemoServer(DemoServerArgs),

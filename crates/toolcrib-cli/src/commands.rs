@@ -39,6 +39,7 @@ pub(crate) mod stdio;
 pub(crate) mod stop;
 pub(crate) mod stop_gateway;
 pub(crate) mod tools;
+pub(crate) mod ui;
 pub(crate) mod why;
 
 use std::path::Path;

@@ -1,5 +1,7 @@
 //! The running gateway: binds its listeners, accepts connections, and drains on shutdown.
 
+mod dashboard_address;
+mod dashboard_listener;
 mod handle;
 mod idle_exit;
 mod listener;
@@ -38,6 +40,7 @@ use toolcrib_serve::{
 use crate::audit::{AdminAction, Audit};
 use crate::client;
 use crate::command_error::CommandError;
+use crate::dashboard;
 use crate::exit::ExitStatus;
 use crate::hints::hint_text;
 use crate::listen::ListenAddr;
@@ -45,6 +48,7 @@ use crate::paths::Paths;
 use crate::secrets::SecretLocator;
 use crate::sources::ConfigSources;
 
+use self::dashboard_address::DashboardAddress;
 pub(crate) use self::handle::GatewayHandle;
 pub(crate) use self::handle::StampedConfig;
 use self::idle_exit::{ConnectionCount, CountedStream, wait_until_unused};
@@ -123,12 +127,16 @@ impl Gateway {
             peer_check: listeners.peer_check.clone(),
         };
         let is_auto = matches!(mode, GatewayMode::Auto);
-        let handle = GatewayHandle::new(target, sources.clone(), running, is_auto);
+        let public = listeners.public.as_ref().and_then(Listener::tcp_address);
+        let dashboard = DashboardAddress::new(public, listeners.accepts_codes());
+        let sessions = dashboard.sessions();
+        let handle = GatewayHandle::new(target, sources.clone(), running, is_auto, dashboard);
         let own_host = listeners.address.as_ref().and_then(ListenAddr::host);
         let hosts = settings.listen.hosts.into_iter().chain(own_host).collect();
         let http = HttpGateway::new(service(paths, &crib), callers, &settings.limits)
             .with_admin(admin(handle.clone()))
             .with_hosts(hosts)
+            .with_dashboard(dashboard::FILES, sessions)
             .with_max_unauthenticated(max_public_connections() / 2)
             .with_failed_logins(move |failed| record_failed_logins(&login_audit, failed));
         Ok(Self {
@@ -151,7 +159,7 @@ impl Gateway {
 
     /// Returns the TCP port, if it listens on one.
     pub(crate) fn port(&self) -> Option<u16> {
-        self.listeners.public.as_ref().and_then(Listener::port)
+        self.listeners.public.as_ref().and_then(Listener::tcp_address).map(|address| address.port())
     }
 
     /// Waits until no client was connected to its own socket, and no call was in flight, for this time.
@@ -172,6 +180,7 @@ impl Gateway {
             self.accept_on(listener, max_public_connections());
         }
         self.accept_on(&self.listeners.socket, Semaphore::MAX_PERMITS);
+        self.accept_dashboard();
         let catalog = self.handle.crib().watch_catalog();
         self.tasks.spawn_boxed(return_free_memory(self.http.clone(), catalog, self.stop.clone()));
     }

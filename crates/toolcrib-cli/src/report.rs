@@ -4,6 +4,7 @@
 //! version.
 
 pub(crate) mod approvals;
+pub(crate) mod declared;
 pub(crate) mod server;
 pub(crate) mod status;
 pub(crate) mod tools;

@@ -12,8 +12,8 @@ use toolcrib::Caller;
 pub struct AdminRequest<'a> {
     /// The authenticated caller; its name is empty for a health check without a token.
     pub caller: &'a Caller,
-    /// Whether the request may approve something: it came over the gateway's own socket or with a token. Any program on this
-    /// machine can reach the address, including servers that fetch URLs.
+    /// Whether the request may approve something: it came over the gateway's own socket, with a token, or from a browser that has logged
+    /// in. Any program on this machine can reach the address, including servers that fetch URLs.
     pub can_approve: bool,
     /// The HTTP method.
     pub method: &'a Method,

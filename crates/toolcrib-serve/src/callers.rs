@@ -31,6 +31,8 @@ pub enum Entrypoint {
     Socket,
     /// A TCP address, used by a process of another user of this machine. Its clients always need a token.
     OtherUser,
+    /// A loopback address that was opened for the dashboard. Its clients need a session or a token.
+    Dashboard,
 }
 
 /// The other end of a connection.

@@ -10,6 +10,7 @@ use hyper::{HeaderMap, Response};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use toolcrib::Caller;
 use toolcrib::config::GatewayLimits;
 use toolcrib::protocol::era::client::RequestMetaReader;
 use toolcrib::util::tasks::SpawnBoxed as _;
@@ -18,11 +19,13 @@ use crate::admin_routes::{AdminRoutes, NoAdminRoutes};
 use crate::body::ResponseBody;
 use crate::callers::{ActiveCallers, AuthenticatedCaller, Entrypoint};
 use crate::client_memory::{ClientMemory, MemoryAccount};
+use crate::dashboard_sessions::{DashboardSessions, SessionAccess};
 use crate::login::{ConnectionLogin, FailedLoginLog, FailedLogins, UnauthenticatedConnections};
 use crate::origin_check::HostAllowList;
 use crate::response;
 use crate::service::{ClientHandle, McpService};
 use crate::session::Sessions;
+use crate::static_files::StaticFile;
 
 /// An MCP service over HTTP, shared by all its connections. [`serve_connection`](crate::serve_connection) serves one of
 /// them.
@@ -44,6 +47,8 @@ pub struct HttpGateway {
     /// Connections without a valid token, if their number is limited.
     pub(crate) unauthenticated: Option<Arc<UnauthenticatedConnections>>,
     pub(crate) failed_logins: FailedLoginLog,
+    pub(crate) dashboard_files: &'static [StaticFile],
+    pub(crate) dashboard_sessions: Arc<DashboardSessions>,
 }
 
 impl HttpGateway {
@@ -75,6 +80,8 @@ impl HttpGateway {
             memory: Arc::new(ClientMemory::new(limits.client_memory())),
             unauthenticated: None,
             failed_logins: FailedLoginLog::default(),
+            dashboard_files: &[],
+            dashboard_sessions: Arc::default(),
         }
     }
 
@@ -82,6 +89,13 @@ impl HttpGateway {
     #[must_use]
     pub fn with_admin(self, admin: Arc<dyn AdminRoutes>) -> Self {
         Self { admin, ..self }
+    }
+
+    /// Serves the files of a web page, and lets browsers log in: with the token of a caller, or with a code that `sessions` created.
+    /// A session that a code opened has the rights of the local caller.
+    #[must_use]
+    pub fn with_dashboard(self, files: &'static [StaticFile], sessions: Arc<DashboardSessions>) -> Self {
+        Self { dashboard_files: files, dashboard_sessions: sessions, ..self }
     }
 
     /// Sets the names other than `localhost` by which the gateway is addressed. Requests for other hosts, or from web pages
@@ -163,9 +177,24 @@ impl ConnectionContext {
         if self.login.is_refused() {
             return None;
         }
-        let access = self.gateway.callers.authenticate(self.entrypoint, headers)?;
+        let access = self.gateway.callers.authenticate(self.entrypoint, headers);
+        let access = access.or_else(|| self.session(headers))?;
         self.login.succeed();
         Some(access)
+    }
+
+    /// Returns the access of the browser session that a request belongs to.
+    pub(crate) fn session(&self, headers: &HeaderMap) -> Option<Arc<AuthenticatedCaller>> {
+        match self.gateway.dashboard_sessions.find(headers, Instant::now())? {
+            SessionAccess::Local => self.gateway.callers.authenticate(Entrypoint::Socket, headers),
+            SessionAccess::Caller(access) => Some(access),
+        }
+    }
+
+    /// Returns whether an admin's request may approve something. The local caller may over the gateway's own socket and in a browser
+    /// session: any program on this machine can reach the address, including servers that fetch URLs.
+    pub(crate) fn can_approve(&self, caller: &Caller, is_logged_in: bool) -> bool {
+        self.entrypoint == Entrypoint::Socket || is_logged_in || *caller != Caller::local()
     }
 
     /// Returns the response to a request without a valid token.

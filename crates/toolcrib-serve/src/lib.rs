@@ -9,6 +9,7 @@
 //! | [`Callers`], [`ActiveCallers`] | Who may use the gateway, by bearer token; replaced by a reload. |
 //! | [`PendingRevocations`] | Access that a reload ended, on its way to the other gateways on the same store. |
 //! | [`AdminRoutes`] | Your handler of all paths that are not MCP endpoints. |
+//! | [`StaticFile`], [`DashboardSessions`] | The files of a web page, and the logins of browsers to it. |
 //!
 //! # Over a reader and a writer
 //!
@@ -81,6 +82,8 @@ mod batch;
 mod body;
 mod callers;
 mod client_memory;
+mod dashboard;
+mod dashboard_sessions;
 mod detached_stream;
 mod endpoint;
 mod gateway;
@@ -97,6 +100,7 @@ mod response;
 mod routes;
 mod service;
 mod session;
+mod static_files;
 mod stdio;
 #[cfg(test)]
 mod tests;
@@ -107,6 +111,7 @@ pub use crate::batch::{is_batch, join_responses};
 pub use crate::callers::{
     ActiveCallers, AuthenticatedCaller, Callers, ConnectionPeer, Entrypoint, PendingRevocations,
 };
+pub use crate::dashboard_sessions::{DashboardSessions, LOGIN_CODE_TTL};
 pub use crate::detached_stream::StreamFuture;
 pub use crate::gateway::HttpGateway;
 pub use crate::http::serve_connection;
@@ -118,4 +123,5 @@ pub use crate::routes::PROJECT_HEADER;
 pub use crate::service::McpService;
 #[doc(hidden)]
 pub use crate::service::listen::final_response as listen_final_response;
+pub use crate::static_files::StaticFile;
 pub use crate::stdio::{PipeIdentity, serve_pipe};

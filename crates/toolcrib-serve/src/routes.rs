@@ -12,6 +12,7 @@ use toolcrib::{Caller, Project};
 use crate::admin_routes::AdminRequest;
 use crate::body::ResponseBody;
 use crate::callers::Entrypoint;
+use crate::dashboard;
 use crate::endpoint;
 use crate::gateway::ConnectionContext;
 use crate::login::FAILED_LOGIN_DELAY;
@@ -54,7 +55,12 @@ async fn route_request(conn: &ConnectionContext, request: Request<Incoming>) -> 
     if endpoint::is_endpoint_path(path) {
         return endpoint::respond(conn, request).await;
     }
-    let Some(access) = conn.authenticate(request.headers()) else {
+    if let Some(response) = dashboard::respond(conn, &request) {
+        return response;
+    }
+    let session = conn.session(request.headers());
+    let is_logged_in = session.is_some();
+    let Some(access) = session.or_else(|| conn.authenticate(request.headers())) else {
         return respond_unauthenticated(conn, &request).await;
     };
     let caller = &access.caller;
@@ -66,7 +72,7 @@ async fn route_request(conn: &ConnectionContext, request: Request<Incoming>) -> 
     if path == "/api/v1/stdio" && conn.entrypoint == Entrypoint::Socket {
         return upgrade_to_pipe(conn, request);
     }
-    let can_approve = conn.entrypoint == Entrypoint::Socket || *caller != Caller::local();
+    let can_approve = conn.can_approve(caller, is_logged_in);
     let request = AdminRequest { can_approve, ..admin_request(caller, &request) };
     let reply = gateway.admin.respond(request).await;
     json_response(reply.status, reply.body.to_string())

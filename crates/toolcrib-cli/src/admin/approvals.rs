@@ -21,17 +21,20 @@ impl Admin {
         let get = method == Method::GET;
         let post = method == Method::POST;
         Some(match path {
-            ["api", "v1", "calls"] if get => self.pending_calls().await,
-            ["api", "v1", "calls" | "servers", _, "approve"] if post && !request.can_approve => {
-                forbidden_reply("approvals are not accepted here; run `toolcrib approve`")
+            ["api", "v1", "calls" | "approvals"] if get => self.pending_calls().await,
+            ["api", "v1", "calls", _, "approve" | "deny"] | ["api", "v1", "servers", _, "approve"]
+                if post && !request.can_approve =>
+            {
+                forbidden_reply("approvals are not accepted here; run `toolcrib approve` or `toolcrib ui`")
             }
-            ["api", "v1", "calls", id, "approve"] if post => self.approve_call(id).await,
+            ["api", "v1", "calls", id, "approve"] if post => self.decide_call(id, true).await,
+            ["api", "v1", "calls", id, "deny"] if post => self.decide_call(id, false).await,
             ["api", "v1", "servers", server, "unapproved"] if get => self.unapproved_tools(server).await,
             ["api", "v1", "servers", server, "approve"] if post => {
                 self.approve_tools(server, request.query).await
             }
-            ["api", "v1", "calls"]
-            | ["api", "v1", "calls", _, "approve"]
+            ["api", "v1", "calls" | "approvals"]
+            | ["api", "v1", "calls", _, "approve" | "deny"]
             | ["api", "v1", "servers", _, "unapproved" | "approve"] => error_reply(
                 StatusCode::METHOD_NOT_ALLOWED,
                 &format!("`/{}` does not support {method}", path.join("/")),
@@ -58,9 +61,9 @@ impl Admin {
         AdminReply::ok(PendingCallsReport { calls }.to_json())
     }
 
-    /// Approves one call.
-    async fn approve_call(&self, id: &str) -> AdminReply {
-        match self.crib().decide_approval(id, true).await {
+    /// Approves or denies one call.
+    async fn decide_call(&self, id: &str, approved: bool) -> AdminReply {
+        match self.crib().decide_approval(id, approved).await {
             Ok(call) => AdminReply::ok(PendingCallReport::new(&call).to_json()),
             Err(error) => failure_reply(&error),
         }

@@ -9,13 +9,14 @@ use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::output::Output;
 use crate::paths::Paths;
+use crate::report::declared::find_declared;
 
 /// Removes a server from a file, and warns if another file still declares it.
 pub(crate) async fn run(args: &EditServerArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
     let mut document = ConfigDocument::open(paths, args.scope.scope)?;
     if !document.toml.remove(&["servers", &args.server]) {
         let config = paths.sources().load();
-        let declared = ls::find_declared(&config, &args.server)?;
+        let declared = find_declared(&config, &args.server)?;
         let message = format!("server `{}` is not declared in `{}`", args.server, document.path().display());
         let hint = format!(
             "it is declared in {}; `toolcrib disable {}` disables it",

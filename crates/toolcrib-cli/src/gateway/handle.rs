@@ -12,6 +12,7 @@ use toolcrib::Crib;
 use toolcrib::config::{Config, GatewayLimits, ListenSpec};
 use toolcrib::util::locks::IgnorePoison as _;
 
+use super::dashboard_address::DashboardAddress;
 use super::settings::{GatewaySettings, SettingsTarget};
 use super::watch;
 use crate::audit::Audit;
@@ -43,6 +44,7 @@ struct HandleInner {
     /// Number of reloads that were started.
     reloads_started: AtomicU64,
     closing: CancellationToken,
+    dashboard: DashboardAddress,
 }
 
 /// The config that was read last.
@@ -78,6 +80,7 @@ impl GatewayHandle {
         sources: ConfigSources,
         running: StampedConfig<'_>,
         auto_started: bool,
+        dashboard: DashboardAddress,
     ) -> Self {
         let StampedConfig { config, stamp } = running;
         Self(Arc::new(HandleInner {
@@ -97,6 +100,7 @@ impl GatewayHandle {
             last_reload: tokio::sync::Mutex::default(),
             reloads_started: AtomicU64::new(0),
             closing: CancellationToken::new(),
+            dashboard,
         }))
     }
 
@@ -108,6 +112,16 @@ impl GatewayHandle {
     /// Returns the audit file.
     pub(crate) fn audit(&self) -> &Audit {
         &self.0.target.audit
+    }
+
+    /// Returns the files that make up the config.
+    pub(crate) fn sources(&self) -> &ConfigSources {
+        &self.0.sources
+    }
+
+    /// Returns the address of the dashboard.
+    pub(crate) fn dashboard(&self) -> &DashboardAddress {
+        &self.0.dashboard
     }
 
     /// Returns the time since the start.
@@ -237,6 +251,7 @@ impl GatewayHandle {
             is_exposed: false,
             peer_check: PeerCheck::AnyUser,
         };
-        Self::new(target, sources, StampedConfig { config: &config, stamp }, false)
+        let dashboard = DashboardAddress::new(None, true);
+        Self::new(target, sources, StampedConfig { config: &config, stamp }, false, dashboard)
     }
 }

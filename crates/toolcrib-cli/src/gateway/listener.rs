@@ -1,6 +1,7 @@
 //! The gateway's listeners: bound here, or passed on by a service manager.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -77,6 +78,15 @@ impl GatewayListeners {
         Ok(Self { public, socket, address, peer_check, lock })
     }
 
+    /// Returns whether the dashboard may accept login codes: connections of other users, who may see a code among the arguments of a
+    /// browser, can be told apart, or were let in on purpose.
+    pub(super) fn accepts_codes(&self) -> bool {
+        match &self.public {
+            Some(Listener::Tcp(_)) => self.peer_check.is_available(),
+            _ => PeerCheck::new(&ListenAddr::default(), false).is_available(),
+        }
+    }
+
     /// Closes the listeners and keeps the lock, because the gateway has not ended.
     pub(super) fn close(self) -> GatewayLock {
         self.lock
@@ -108,10 +118,10 @@ impl Listener {
         Self::Tcp(Arc::new(listener))
     }
 
-    /// Returns the TCP port, if it has one.
-    pub(super) fn port(&self) -> Option<u16> {
+    /// Returns the TCP address, if it has one.
+    pub(super) fn tcp_address(&self) -> Option<SocketAddr> {
         match self {
-            Self::Tcp(listener) => listener.local_addr().ok().map(|address| address.port()),
+            Self::Tcp(listener) => listener.local_addr().ok(),
             Self::Unix(..) => None,
         }
     }

@@ -1,6 +1,7 @@
 //! Lists of tools.
 
 use serde_json::{Map, Value, json};
+use toolcrib::access::expose::BYTES_PER_TOKEN;
 use toolcrib::{Error, PinStatus, PinnedKind, Pinning, SearchHit, ServerStatus, Tool};
 
 use crate::hints::error_data;
@@ -108,6 +109,16 @@ impl ToolReport {
         Self { found: Some(SearchReport { score, fields }), ..Self::new(&hit.tool) }
     }
 
+    /// Returns the size of the definition as clients are shown it, under its public name.
+    pub(crate) fn definition_bytes(&self) -> usize {
+        (self.definition.to_string().len() + self.name.len()).saturating_sub(self.tool.len())
+    }
+
+    /// Returns the estimated tokens of the definition.
+    pub(crate) fn tokens(&self) -> usize {
+        self.definition_bytes().div_ceil(BYTES_PER_TOKEN)
+    }
+
     /// Creates the report about a tool.
     pub(crate) fn new(tool: &Tool) -> Self {
         Self {
@@ -130,6 +141,7 @@ impl Report for ToolReport {
             "tool": self.tool,
             "description": self.description,
             "change": self.change,
+            "tokens": self.tokens(),
             "definition": self.definition,
         });
         if let Some(found) = &self.found {

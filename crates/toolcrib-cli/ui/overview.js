@@ -1,0 +1,103 @@
+// The overview: totals, what needs attention, and how calls flow from clients over the gateway to servers.
+
+import { html } from "./vendor/preact.js";
+import { get } from "./api.js";
+import { bytes, count, duration, rate, visible } from "./format.js";
+import { Heading, Sparkline, useLoaded } from "./parts.js";
+import { attention, samplesOf, status } from "./store.js";
+
+/** Servers and clients that the drawing shows; the busiest come first. */
+const MAX_NODES = 14;
+
+const sum = (servers, member) => servers.reduce((total, server) => total + (server[member] ?? 0), 0);
+const last = (name) => samplesOf(name).at(-1) ?? { calls: 0, errors: 0 };
+
+function Totals({ servers }) {
+  const now = last("");
+  const running = servers.filter((server) => server.state === "ready").length;
+  const cards = [
+    ["Servers running", `${running} of ${servers.length}`],
+    ["Tools", count(sum(servers, "tools"))],
+    ["Calls", rate(now.calls), "calls"],
+    ["Errors", rate(now.errors), "errors"],
+    ["In flight", count(sum(servers, "in_flight"))],
+    ["Memory of servers", bytes(sum(servers, "memory"))],
+    ["Gateway up", duration(status.value.uptime)],
+  ];
+  return html`<ul class="cards">
+    ${cards.map(([title, value, series]) => html`<li>
+      <span>${title}</span><strong>${value}</strong>
+      ${series ? html`<${Sparkline} values=${samplesOf("").map((sample) => sample[series])} label="${title} in the last minute" bad=${series === "errors"} />` : null}
+    </li>`)}
+  </ul>`;
+}
+
+function Attention() {
+  const items = attention.value;
+  if (!items.length) return html`<p class="empty">Nothing needs attention.</p>`;
+  return html`<ul class="attention">
+    ${items.slice(0, 50).map((item) => html`<li class=${item.level}><a href=${item.link}>${visible(item.text)}</a></li>`)}
+  </ul>`;
+}
+
+/** Returns servers in the order in which they matter: broken, busy, running, the rest. */
+function byInterest(servers) {
+  const weight = (server) =>
+    (["ejected", "tripped", "backing_off"].includes(server.state) ? 1e9 : 0) +
+    last(server.name).calls * 1e3 +
+    (server.state === "ready" ? 100 : 0) +
+    Math.min(server.calls, 99);
+  return [...servers].sort((a, b) => weight(b) - weight(a));
+}
+
+/** Draws clients, the gateway and servers in three columns. The width of a line is the rate of calls. */
+function Topology({ servers, clients }) {
+  const shown = byInterest(servers).slice(0, MAX_NODES);
+  const sources = clients.slice(0, MAX_NODES);
+  const rows = Math.max(shown.length, sources.length, 1);
+  const height = rows * 34 + 16;
+  const middle = height / 2;
+  const place = (index, total) => (height / total) * (index + 0.5);
+  const width = (calls) => Math.min(1.5 + Math.log2(1 + calls) * 1.5, 10);
+  const edge = (x1, y1, x2, y2) => `M${x1},${y1} C${(x1 + x2) / 2},${y1} ${(x1 + x2) / 2},${y2} ${x2},${y2}`;
+  const summary = `${sources.length} clients, one gateway, ${servers.length} servers`;
+  return html`<figure class="topology">
+    <svg viewBox="0 0 720 ${height}" role="img" aria-label=${summary}>
+      ${sources.map((client, index) => html`<g>
+        <path class="edge" d=${edge(180, place(index, sources.length), 300, middle)} stroke-width=${width(0)} />
+        <rect class="node" x="4" y=${place(index, sources.length) - 13} width="176" height="26" rx="6" />
+        <text x="14" y=${place(index, sources.length) + 4}>${visible(client).slice(0, 24)}</text>
+      </g>`)}
+      ${shown.map((server, index) => html`<${ServerNode} server=${server} y=${place(index, shown.length)} d=${edge(420, middle, 500, place(index, shown.length))} width=${width} />`)}
+      <rect class="node gateway" x="300" y=${middle - 24} width="120" height="48" rx="8" />
+      <text x="360" y=${middle - 2} text-anchor="middle">gateway</text>
+      <text class="minor" x="360" y=${middle + 14} text-anchor="middle">${rate(last("").calls)}</text>
+    </svg>
+    <figcaption>${summary}${servers.length > shown.length ? `; the ${shown.length} busiest are drawn` : ""}.</figcaption>
+  </figure>`;
+}
+
+function ServerNode({ server, y, d, width }) {
+  const { calls, errors } = last(server.name);
+  const level = server.state === "ready" ? "good" : ["asleep", "disabled"].includes(server.state) ? "idle" : "bad";
+  return html`<g>
+    <path class="edge ${errors ? "bad" : calls ? "busy" : ""} ${server.breaker === "closed" ? "" : "open"}" d=${d} stroke-width=${width(calls)} />
+    <a href="#/servers/${encodeURIComponent(server.name)}">
+      <rect class="node ${level}" x="500" y=${y - 13} width="216" height="26" rx="6" />
+      <text x="510" y=${y + 4}>${visible(server.name).slice(0, 20)}</text>
+      <text class="minor" x="708" y=${y + 4} text-anchor="end">${calls ? rate(calls) : server.state.replace("_", " ")}</text>
+    </a>
+  </g>`;
+}
+
+export function Overview() {
+  const servers = status.value?.servers ?? [];
+  const clients = useLoaded("clients", (abort) => get("/api/v1/clients", abort));
+  const names = [...new Set((clients.value?.clients ?? []).map((client) => client.name ?? client.client ?? client.id))];
+  return html`<${Heading} title="Overview" />
+    <${Totals} servers=${servers} />
+    <section aria-labelledby="attention"><h2 id="attention">Needs attention</h2><${Attention} /></section>
+    <section aria-labelledby="topology"><h2 id="topology">Clients and servers</h2>
+      ${servers.length ? html`<${Topology} servers=${servers} clients=${names.length ? names : ["clients"]} />` : html`<p class="empty">No server is declared. <code>toolcrib add NAME -- COMMAND</code> adds one.</p>`}
+    </section>`;
+}
