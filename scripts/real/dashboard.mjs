@@ -279,7 +279,6 @@ async function testKeyboard(browser, gateway) {
     const page = await openPage(browser);
     await page.goto(await gateway.link());
     await heading(page, "Overview");
-    await page.evaluate(() => document.activeElement.blur());
     const press = async (key, times = 1) => {
         for (let i = 0; i < times; i += 1) await page.keyboard.press(key);
     };
@@ -425,7 +424,7 @@ async function watchMemory(page, gateway) {
 const changingFile = `${folder}/definition.txt`;
 writeFileSync(changingFile, "Writes a report");
 const config = [
-    `[audit]\nfile = ${JSON.stringify(`${folder}/audit.jsonl`)}\n`,
+    `audit = ${JSON.stringify(`${folder}/audit.jsonl`)}\n`,
     '[policy]\nask = ["studio.erase"]\ndeny = ["studio.fail"]\n',
     server("studio", "studio"),
     server("changing", "changing", changingFile) + 'pin = "strict"\n',

@@ -72,7 +72,7 @@ function Audit() {
   return html`<p><button onClick=${verify} disabled=${state.isBusy}>Verify the audit file</button></p>
     <div aria-live="polite">
       <${Failure} error=${state.error} />
-      ${value && !value.file ? html`<p class="empty">No audit file is declared: <code>[audit] file = "…"</code></p>` : null}
+      ${value && !value.file ? html`<p class="empty">No audit file is declared: <code>audit = "FILE"</code></p>` : null}
       ${value?.file && value.intact ? html`<p><span class="state good">intact</span> ${count(value.lines)} lines in ${count(value.files)} files, <code>${visible(value.file)}</code></p>` : null}
       ${value?.intact === false ? html`<p class="failure"><${Text}>${value.file}:${value.line}: the chain is broken: ${value.reason}<//></p>` : null}
     </div>`;

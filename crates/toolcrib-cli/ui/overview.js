@@ -62,7 +62,7 @@ function Topology({ servers, clients }) {
   const edge = (x1, y1, x2, y2) => `M${x1},${y1} C${(x1 + x2) / 2},${y1} ${(x1 + x2) / 2},${y2} ${x2},${y2}`;
   const summary = `${sources.length} clients, one gateway, ${servers.length} servers`;
   return html`<figure class="topology">
-    <svg viewBox="0 0 720 ${height}" role="img" aria-label=${summary}>
+    <svg viewBox="0 0 720 ${height}" role="group" aria-label=${summary}>
       ${sources.map((client, index) => html`<g>
         <path class="edge" d=${edge(180, place(index, sources.length), 300, middle)} stroke-width=${width(0)} />
         <rect class="node" x="4" y=${place(index, sources.length) - 13} width="176" height="26" rx="6" />

@@ -13,12 +13,15 @@ export function State({ state }) {
   return html`<span class="state ${level}">${state.replace("_", " ")}</span>`;
 }
 
-/** The heading of a screen. It gets the focus when the screen is opened, so that it is read aloud. */
+let isFirstScreen = true;
+
+/** The heading of a screen. It gets the focus when another screen is opened, so that it is read aloud. */
 export function Heading({ title, children }) {
   const heading = useRef();
   useEffect(() => {
-    document.title = `${title} · toolcrib`;
-    heading.current.focus({ preventScroll: true });
+    document.title = `${visible(title)} · toolcrib`;
+    if (!isFirstScreen) heading.current.focus({ preventScroll: true });
+    isFirstScreen = false;
   }, [title]);
   return html`<div class="heading"><h1 tabindex="-1" ref=${heading}>${visible(title)}</h1>${children}</div>`;
 }

@@ -12,6 +12,8 @@ import { status } from "./store.js";
 const MAX_TOOLS = 100;
 /** Time without typing after which the gateway is asked. */
 const TYPING_DELAY = 150;
+/** Time between two readings of an incomplete list. */
+const LIST_INTERVAL = 3000;
 
 export function Tools({ path }) {
   const [name] = path;
@@ -38,10 +40,15 @@ function ToolList({ server }) {
     return () => clearTimeout(timer);
   }, [text]);
   const revision = status.value?.servers[0]?.revision ?? 0;
-  const { value, error } = useLoaded(`${server} ${revision} ${asked}`, (abort) => findTools(asked, server, abort));
+  const { value, error, reload } = useLoaded(`${server} ${revision} ${asked}`, (abort) => findTools(asked, server, abort));
   const [shown, setShown] = useState(null);
   useEffect(() => {
-    if (value) setShown(value);
+    if (!value) return undefined;
+    setShown(value);
+    // Servers that start for the first time are listed later. Only the admin API announces that.
+    const isComplete = session.value.admin && !value.pending.length;
+    const timer = isComplete ? null : setTimeout(reload, LIST_INTERVAL);
+    return () => clearTimeout(timer);
   }, [value]);
   const columns = [
     { title: "Name", cell: (tool) => html`<a href="#/tools/${encodeURIComponent(tool.name)}">${visible(tool.name)}</a>` },
