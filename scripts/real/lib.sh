@@ -65,8 +65,10 @@ tell() {
 
 # said FILE PATTERN: waits until a line of FILE matches, and sets `found` to the pattern's group.
 said() {
+    found=
     for _ in $(seq 400); do
-        found="$(sed -nE "s|.*$2.*|\1|p" "$1" | head -n 1)"
+        # The program in the background may not have created the file yet.
+        [[ -e "$1" ]] && found="$(sed -nE "s|.*$2.*|\1|p" "$1" | head -n 1)"
         [[ -n "$found" ]] && return
         sleep 0.05
     done

@@ -20,7 +20,8 @@ use toolcrib::config::AuditSpec;
 use toolcrib::model::event::{CallEnd, CallRecord, Decision};
 use toolcrib::util::clock;
 use toolcrib::util::locks::IgnorePoison as _;
-use toolcrib::{Caller, Error, ErrorKind, Observer, ServerId};
+use toolcrib::util::time_id::next_time_id;
+use toolcrib::{CallClient, CallId, CallTiming, Caller, Era, Error, ErrorKind, Observer, ServerId};
 
 use self::file::AuditFile;
 use self::line::TimestampWriter;
@@ -150,8 +151,10 @@ impl Audit {
             _ => Decision::Allowed,
         };
         self.shared.push(&CallRecord {
+            id: CallId::from_number(next_time_id()),
             at: clock::wall_time(),
             caller: (*caller).clone(),
+            client: CallClient { key: 0, name: None, era: Era::Session },
             method: (*method).into(),
             server: server.cloned(),
             name: (*name).into(),
@@ -162,6 +165,9 @@ impl Audit {
             response_bytes: 0,
             end: *end,
             duration: started.elapsed(),
+            timing: CallTiming::default(),
+            attempts: 0,
+            approval: None,
             arguments: None,
         });
     }

@@ -4,8 +4,16 @@
 //! version.
 
 pub(crate) mod approvals;
+#[cfg_attr(not(test), expect(dead_code, reason = "the routes follow"))]
+pub(crate) mod calls;
+#[cfg_attr(not(test), expect(dead_code, reason = "the routes follow"))]
+pub(crate) mod clients;
 pub(crate) mod declared;
+#[cfg_attr(not(test), expect(dead_code, reason = "the routes follow"))]
+pub(crate) mod events;
 pub(crate) mod server;
+#[cfg_attr(not(test), expect(dead_code, reason = "the routes follow"))]
+pub(crate) mod stats;
 pub(crate) mod status;
 pub(crate) mod tools;
 

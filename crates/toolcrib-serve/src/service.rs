@@ -178,6 +178,7 @@ impl RequestContext {
     /// Adds this context to a call.
     fn complete(self, mut call: Call) -> Call {
         call.set_origin(self.scope.caller().clone(), self.client, self.client_context, self.updates);
+        call.set_client_name(self.scope.client_name);
         call
     }
 }

@@ -73,6 +73,8 @@ pub struct Call {
     pub(crate) id: Option<Arc<str>>,
     /// The client that made the request.
     pub(crate) client: Client,
+    /// The name of the client program, if it is known.
+    pub(crate) client_name: Option<Arc<str>>,
     /// Receives everything that arrives before the outcome.
     pub(crate) update_sink: Option<Arc<dyn UpdateSink>>,
     /// Whether it is a notification, which has no response.
@@ -128,6 +130,7 @@ impl Call {
             deadline: None,
             id: None,
             client: Client::without_capabilities(),
+            client_name: None,
             update_sink: None,
             is_notification: false,
             dispatched: false,
@@ -260,6 +263,11 @@ impl Call {
         self.client = client;
         self.client_context = client_context;
         self.update_sink = update_sink;
+    }
+
+    /// Sets the name of the client program, for records of the call.
+    pub fn set_client_name(&mut self, name: Option<Arc<str>>) {
+        self.client_name = name;
     }
 
     /// Sends a call of an unknown name to the server that the name refers to, so that the client gets the server's own

@@ -20,6 +20,7 @@ mod expose;
 mod facts;
 mod file;
 mod glob;
+mod history;
 mod hosts;
 pub mod keys;
 mod layer;
@@ -60,6 +61,7 @@ pub use callers::{CallerSpec, CallerToken, Sha256Digest, find_short_tokens, reso
 pub use changes::ConfigChange;
 pub use declared::{DeclaredServer, DeclaredValue};
 pub use facts::{Fact, HostFacts, InvalidFact, RequiredFacts};
+pub use history::HistorySpec;
 pub use layer::{Layer, LayerKind, text_digest};
 pub use resolve::{LayerText, LayeredConfig, Resolved, resolve};
 pub use scope::{ActiveTags, ScopeMatch};
@@ -94,6 +96,8 @@ pub struct Config {
     pub callers: Vec<CallerSpec>,
     /// Audit settings, if calls are recorded.
     pub audit: Option<AuditSpec>,
+    /// Settings of the history of calls and events.
+    pub history: HistorySpec,
     /// URL of the MCP registry, without a slash at its end.
     pub registry: Option<String>,
     /// Storage of secrets.

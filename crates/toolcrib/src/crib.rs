@@ -134,7 +134,8 @@ impl Crib {
             Ok(()) if telemetry::is_enabled() => Box::pin(inner.run_traced(&mut observed.call)).await,
             Ok(()) => inner.run(&mut observed.call).await,
         };
-        let outcome = outcome.map_err(|error| inner.router.hide_stderr(error, &observed.call.caller));
+        let outcome = outcome
+            .map_err(|error| observed.name_call(inner.router.hide_stderr(error, &observed.call.caller)));
         observed.finish(&outcome);
         outcome
     }
@@ -451,7 +452,7 @@ impl Crib {
     /// Returns a receiver of events from now on. A receiver that falls behind misses the oldest. The stream ends with the
     /// shutdown.
     pub fn events(&self) -> broadcast::Receiver<Event> {
-        self.router().services.events.subscribe()
+        self.inner.observers.subscribe()
     }
 
     /// Refuses new calls, waits up to `grace` for calls in flight, stops every server, waits for every task, closes the
@@ -477,7 +478,7 @@ impl Crib {
         inner.router.services.tasks.close();
         inner.router.services.tasks.wait().await;
         inner.observers_closed.call_once(|| inner.observers.close());
-        inner.router.services.events.close();
+        inner.observers.close_events();
         inner.router.services.notifications.close();
     }
 

@@ -197,10 +197,13 @@ pub use crate::crib::{
     BuildError, Crib, CribBuilder, Discovery, LeaseOptions, ListFreshness, SearchHit, ServerLease, Settings,
 };
 pub use crate::limits::{LimitKind, LimitOwner, LimitStatus, UsageLimit, UsageLimits};
+pub use crate::model::call_id::{CallId, InvalidCallId};
 pub use crate::model::caller::Caller;
 pub use crate::model::denial::Denial;
 pub use crate::model::error::{Blame, Error, ErrorFacts, ErrorKind, Retry};
-pub use crate::model::event::{CacheUse, CallEnd, CallRecord, Decision, Event, ServerNotification};
+pub use crate::model::event::{
+    CacheUse, CallClient, CallEnd, CallRecord, CallTiming, Decision, Event, ServerNotification,
+};
 pub use crate::model::exit_report::{ExitReport, ProcessExit};
 pub use crate::model::failure_class::{ClassFacts, Delivery, FailureClass, Treatment};
 pub use crate::model::hint::Hint;

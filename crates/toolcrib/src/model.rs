@@ -1,5 +1,6 @@
 //! Plain values that every layer uses. Nothing here uses tokio, locks or I/O.
 
+pub mod call_id;
 pub mod caller;
 pub mod denial;
 pub mod error;

@@ -7,21 +7,24 @@ pub(crate) mod log_sink;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::sync::broadcast;
 use tokio::time::Instant;
 
 use crate::call::Call;
 use crate::call::trace::CallFacts;
 use crate::call::trace::CallTrace;
+use crate::model::call_id::CallId;
 use crate::model::error::{Error, ErrorKind};
-use crate::model::event::{CallEnd, CallRecord, Decision, Event};
+use crate::model::event::{CallClient, CallEnd, CallRecord, CallTiming, Decision, Event};
 use crate::model::outcome::Outcome;
 use crate::model::target::Target;
 use crate::protocol::era::input;
 use crate::protocol::jsonrpc::ResponsePayload;
 use crate::protocol::versions::Era;
-use crate::util::{clock, panics};
+use crate::util::{clock, panics, time_id};
 use event_channel::EventChannel;
 
 /// The word for an observer in messages about panics.
@@ -80,12 +83,17 @@ pub trait Observer: Send + Sync {
     /// Receives the record of a call that ended.
     fn call_ended(&self, record: &CallRecord);
 
+    /// Receives an event of a server, even if no records are wanted now. Calls are not among them.
+    fn server_event(&self, event: &Event) {
+        let _ = event;
+    }
+
     /// Called once, after the last call. This method may block to flush.
     fn close(&self) {}
 }
 
 /// The event stream and the observers of a crib.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct Observers {
     events: EventChannel<Event>,
     observers: Arc<[Arc<dyn Observer>]>,
@@ -98,8 +106,8 @@ impl fmt::Debug for Observers {
 }
 
 impl Observers {
-    pub(crate) fn new(events: EventChannel<Event>, observers: Vec<Arc<dyn Observer>>) -> Self {
-        Self { events, observers: observers.into() }
+    pub(crate) fn new(observers: Vec<Arc<dyn Observer>>) -> Self {
+        Self { events: EventChannel::default(), observers: observers.into() }
     }
 
     /// Reports that no more calls follow.
@@ -107,6 +115,24 @@ impl Observers {
         for observer in &*self.observers {
             panics::contain(ROLE, || observer.close());
         }
+    }
+
+    /// Delivers an event of a server.
+    pub(crate) fn send_server_event(&self, event: Event) {
+        for observer in &*self.observers {
+            panics::contain(ROLE, || observer.server_event(&event));
+        }
+        self.events.send(event);
+    }
+
+    /// Returns a receiver of all events from now on.
+    pub(crate) fn subscribe(&self) -> broadcast::Receiver<Event> {
+        self.events.subscribe()
+    }
+
+    /// Ends the stream of events.
+    pub(crate) fn close_events(&self) {
+        self.events.close();
     }
 
     fn has_any(&self) -> bool {
@@ -148,15 +174,24 @@ pub(crate) struct ObservedCall<'a> {
     observers: &'a Observers,
     /// When the call started; `None` if it is not recorded, or is recorded already.
     started: Option<Instant>,
+    /// Zero if the call is not recorded.
+    id: CallId,
 }
 
 impl<'a> ObservedCall<'a> {
     pub(crate) fn new(mut call: Call, observers: &'a Observers) -> Self {
         let observed = observers.has_any();
+        let mut id = CallId::default();
         if observed {
             call.trace = CallTrace::enabled();
+            id = CallId::from_number(time_id::next_time_id());
         }
-        Self { call, observers, started: observed.then(Instant::now) }
+        Self { call, observers, started: observed.then(Instant::now), id }
+    }
+
+    /// Adds the id of the call to its error, if the call is recorded.
+    pub(crate) fn name_call(&self, error: Error) -> Error {
+        if self.started.is_some() { error.with_call_id(self.id) } else { error }
     }
 
     /// Returns the first error of an observer that cannot record calls now.
@@ -173,7 +208,10 @@ impl<'a> ObservedCall<'a> {
 
     fn report(&self, started: Instant, outcome: Option<&Result<Outcome, Error>>) {
         let call = &self.call;
-        let CallFacts { target, decision, denial, cache } = call.trace.facts();
+        let now = Instant::now();
+        let mut facts = call.trace.facts();
+        facts.end_attempt(now);
+        let CallFacts { target, decision, denial, cache, decided, timing, attempts, .. } = facts;
         let answer = outcome.and_then(|outcome| outcome.as_ref().ok());
         let failure = outcome.and_then(|outcome| outcome.as_ref().err());
         let decision = match failure {
@@ -185,9 +223,13 @@ impl<'a> ObservedCall<'a> {
             Some(Target { server, name }) => (Some(server), name),
             None => (failure.and_then(Error::server).cloned(), call.name().into()),
         };
+        let policy = decided.map_or(Duration::ZERO, |decided| decided.saturating_duration_since(started));
+        let duration = now.saturating_duration_since(started);
         let record = CallRecord {
+            id: self.id,
             at: clock::wall_time(),
             caller: call.caller.clone(),
+            client: CallClient { key: call.client.key, name: call.client_name.clone(), era: call.client.era },
             method: call.method.clone(),
             server,
             name,
@@ -197,7 +239,11 @@ impl<'a> ObservedCall<'a> {
             request_bytes: call.params.iter().map(|(_, value)| value.len()).sum(),
             response_bytes: answer.map_or(0, |outcome| outcome.raw().len()),
             end: outcome.map_or(CallEnd::Cancelled, call_end),
-            duration: started.elapsed(),
+            duration,
+            // A call that was continued had its server for longer than itself.
+            timing: CallTiming { policy, server: timing.server.min(duration), ..timing },
+            attempts,
+            approval: failure.and_then(Error::approval_id).map(Arc::from),
             arguments: None,
         };
         self.observers.report(record, call.get_arguments());

@@ -109,7 +109,10 @@ pub(crate) async fn run_keeping_lease(
     let catalog = visible.callable.clone();
     router.check_task_owner(call, &target)?;
     let decision = router.authorize(call, &target, Some(visible)).await?;
-    call.trace.record(|facts| facts.decision = decision);
+    call.trace.record(|facts| {
+        facts.decision = decision;
+        facts.decided = Some(Instant::now());
+    });
     router.check_arguments(call, &target)?;
     telemetry::record_server(&target.server);
     let mut call = router.limiter.admit(call, &target).await?;
@@ -188,6 +191,7 @@ async fn lease_in_time(router: &CallRouter, call: &Call, target: &Target) -> Res
     match Box::pin(timeout_at(deadline.initial(), leasing)).await {
         Ok(Ok(lease)) => {
             let now = Instant::now();
+            call.trace.record(|facts| facts.timing.start += now - requested);
             let limit = deadline.initial().duration_since(latest_start);
             // A short wait, such as for the answer to a ping, is added to the time limit, so that a timeout counts.
             if now.saturating_duration_since(latest_start) <= limit / SHORT_WAIT_DIVISOR {

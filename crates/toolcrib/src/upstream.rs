@@ -223,8 +223,13 @@ impl Connection {
         let settings = self.settings();
         let deadline = Deadline::new(&settings.limits, &settings.tools, own_name, began);
         let requested = self.call_queue.request(call.client.key);
-        call.sent_late |= !matches!(requested, TurnRequest::Granted(_));
-        let turn = self.wait_for_turn(requested, &deadline).await?;
+        let is_queued = !matches!(requested, TurnRequest::Granted(_));
+        call.sent_late |= is_queued;
+        let turn = self.wait_for_turn(requested, &deadline).await;
+        if is_queued {
+            call.trace.record(|facts| facts.end_queue_wait(Instant::now()));
+        }
+        let turn = turn?;
         if let Some(level) = call.client.log_level {
             Box::pin(self.raise_log_level(level)).await;
         }

@@ -11,4 +11,5 @@ pub mod locks;
 pub mod maps;
 pub(crate) mod panics;
 pub mod tasks;
+pub mod time_id;
 pub(crate) mod unicode_fold;

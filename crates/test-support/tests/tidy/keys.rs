@@ -70,7 +70,7 @@ fn schema(kind: &ValueKind) -> Value {
         ValueKind::Text => json!({"type": "string"}),
         ValueKind::Boolean => json!({"type": "boolean"}),
         ValueKind::Integer => json!({"type": "integer", "minimum": 0}),
-        ValueKind::Duration => json!({"type": "string", "pattern": "^[0-9]+(ms|s|m|h)$"}),
+        ValueKind::Duration => json!({"type": "string", "pattern": "^[0-9]+(ms|s|m|h|d)$"}),
         ValueKind::Size => json!({"type": "string", "pattern": "^[0-9]+(B|KiB|MiB|GiB)$"}),
         ValueKind::TextList => json!({"type": "array", "items": {"type": "string"}}),
         ValueKind::TableList => json!({"type": "array", "items": {"type": "object"}}),

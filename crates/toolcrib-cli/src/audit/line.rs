@@ -69,7 +69,9 @@ pub(super) fn write_record(out: &mut Vec<u8>, record: &CallRecord, clock: &mut T
     out.extend_from_slice(seconds.as_bytes());
     out.push(b'.');
     write_thousandths(out, millis.into());
-    out.extend_from_slice(b"Z\",\"caller\":");
+    out.extend_from_slice(b"Z\",\"id\":\"");
+    write_hex(out, record.id.number());
+    out.extend_from_slice(b"\",\"caller\":");
     write_string(out, record.caller.as_str());
     out.extend_from_slice(b",\"method\":");
     write_string(out, &record.method);
@@ -105,6 +107,12 @@ pub(super) fn write_record(out: &mut Vec<u8>, record: &CallRecord, clock: &mut T
         write_arguments(out, arguments);
     }
     out.extend_from_slice(b"}\n");
+}
+
+/// Writes a number as 16 hexadecimal digits.
+fn write_hex(out: &mut Vec<u8>, number: u64) {
+    let digit = |shift: u32| b"0123456789abcdef"[(number >> shift & 15) as usize];
+    out.extend((0..16).rev().map(|place| digit(4 * place)));
 }
 
 /// Writes the last three digits of a number.

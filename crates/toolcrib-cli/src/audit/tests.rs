@@ -14,8 +14,10 @@ use super::*;
 
 fn record(name: &str) -> CallRecord {
     CallRecord {
+        id: CallId::from_number(0x19a8_c3f2_b1e0_0001),
         at: SystemTime::UNIX_EPOCH + Duration::from_millis(1_794_732_506_042),
         caller: Caller::new("ci"),
+        client: CallClient { key: 1, name: None, era: Era::Session },
         method: "tools/call".into(),
         server: Some("git".parse::<ServerId>().unwrap()),
         name: name.into(),
@@ -26,6 +28,9 @@ fn record(name: &str) -> CallRecord {
         response_bytes: 345,
         end: CallEnd::Done,
         duration: Duration::from_micros(1_234),
+        timing: CallTiming::default(),
+        attempts: 1,
+        approval: None,
         arguments: None,
     }
 }
@@ -51,7 +56,7 @@ fn encode(record: &CallRecord) -> Value {
 #[test]
 fn call_is_one_line_without_contents() {
     let plain = json!({
-        "at": "2026-11-15T08:48:26.042Z", "caller": "ci", "method": "tools/call", "server": "git",
+        "at": "2026-11-15T08:48:26.042Z", "id": "19a8c3f2b1e00001", "caller": "ci", "method": "tools/call", "server": "git",
         "name": "say \"\n\"", "decision": "allowed", "rule": null, "cache": "miss", "outcome": "ok",
         "ms": 1.234, "asked": 12, "answered": 345,
     });

@@ -1,5 +1,7 @@
 //! Tests of the JSON forms.
 
+mod openapi;
+
 use std::time::{Duration, SystemTime};
 
 use toolcrib::{

@@ -1,10 +1,14 @@
 //! Facts that are collected about a call while it runs.
 
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
 use crate::model::denial::Denial;
-use crate::model::event::{CacheUse, Decision};
+use crate::model::event::{CacheUse, CallTiming, Decision};
 use crate::model::target::Target;
 use crate::util::locks::IgnorePoison as _;
-use std::sync::{Arc, Mutex};
 
 /// Facts about a call, as far as they are known.
 #[derive(Debug, Clone, Default)]
@@ -14,6 +18,43 @@ pub(crate) struct CallFacts {
     /// The rule that denies the call, even if the error hides it from the caller.
     pub(crate) denial: Option<Denial>,
     pub(crate) cache: Option<CacheUse>,
+    /// When the access rules had decided.
+    pub(crate) decided: Option<Instant>,
+    pub(crate) timing: CallTiming,
+    /// How often the call was sent to a server.
+    pub(crate) attempts: u32,
+    /// The attempt in progress.
+    attempt: Option<Attempt>,
+}
+
+/// A call that a server has, or that waits for its turn.
+#[derive(Debug, Clone)]
+struct Attempt {
+    began: Instant,
+    queue: Duration,
+}
+
+impl CallFacts {
+    /// Records that the call is sent to a server.
+    pub(crate) fn begin_attempt(&mut self, began: Instant) {
+        self.attempts += 1;
+        self.attempt = Some(Attempt { began, queue: Duration::ZERO });
+    }
+
+    /// Records how long the call waited for its turn.
+    pub(crate) fn end_queue_wait(&mut self, now: Instant) {
+        if let Some(attempt) = &mut self.attempt {
+            attempt.queue = now.saturating_duration_since(attempt.began);
+        }
+    }
+
+    /// Records that the server answered or failed, if it had the call.
+    pub(crate) fn end_attempt(&mut self, now: Instant) {
+        if let Some(Attempt { began, queue }) = self.attempt.take() {
+            self.timing.queue += queue;
+            self.timing.server += now.saturating_duration_since(began).saturating_sub(queue);
+        }
+    }
 }
 
 /// The facts that a call and all its clones share; empty if there is no observer.

@@ -82,6 +82,7 @@ pub const ROOT: &[ConfigKey] = &[
     key("audit-arguments", Boolean, "false", "Record the arguments of calls as well"),
     key("audit-size", Size, "64MiB", "File size at which the audit file is rotated"),
     key("audit-keep", Integer, "4", "Number of rotated files to keep"),
+    key("history", Table(HISTORY), "", "The history of calls and events that the gateway keeps"),
     key("registry", Text, "", "URL of the MCP registry that `toolcrib add registry:NAME` asks"),
 ];
 
@@ -431,6 +432,17 @@ const GATEWAY: &[ConfigKey] = &[
         "5m",
         "Time without clients and calls after which a gateway that was started this way exits",
     ),
+];
+
+const HISTORY: &[ConfigKey] = &[
+    key(
+        "enabled",
+        Boolean,
+        "true",
+        "Whether calls and events are recorded; arguments only with `audit-arguments`",
+    ),
+    key("size", Size, "64MiB", "Size of all files; the oldest records are removed"),
+    key("age", Duration, "7d", "Age at which records are removed"),
 ];
 
 const LISTEN: &[ConfigKey] = &[

@@ -192,6 +192,7 @@ impl LayeredConfig {
             usage_limits: sections.usage_limits,
             callers: sections.callers,
             audit: sections.audit,
+            history: sections.history,
             registry: sections.registry,
             secrets: sections.secrets,
             origins: sections.origins,

@@ -13,8 +13,8 @@ use super::scope::{self, ActiveTags, ScopeMatch};
 use super::server::{self, ServerTable};
 use super::source_map::SourceMap;
 use super::{
-    AuditSpec, AutoStart, CallerSpec, GatewayLimits, ListenSpec, Origin, ProblemScope, SecretBackend, audit,
-    callers, expose, profiles, quota, rules, secrets,
+    AuditSpec, AutoStart, CallerSpec, GatewayLimits, HistorySpec, ListenSpec, Origin, ProblemScope,
+    SecretBackend, audit, callers, expose, history, profiles, quota, rules, secrets,
 };
 use crate::access::expose::ExposeSettings;
 use crate::access::policy::Policy;
@@ -39,6 +39,7 @@ pub(super) struct ConfigSections {
     pub(super) usage_limits: UsageLimits,
     pub(super) callers: Vec<CallerSpec>,
     pub(super) audit: Option<AuditSpec>,
+    pub(super) history: HistorySpec,
     pub(super) registry: Option<String>,
     pub(super) secrets: SecretBackend,
     pub(super) origins: BTreeMap<ServerId, Origin>,
@@ -68,6 +69,7 @@ impl Default for ConfigSections {
             usage_limits: UsageLimits::default(),
             callers: Vec::new(),
             audit: None,
+            history: HistorySpec::default(),
             registry: None,
             secrets: SecretBackend::default(),
             origins: BTreeMap::new(),
@@ -154,6 +156,9 @@ fn read_gateway_sections(
     let selectors = profiles::read(reader, sections);
     callers::read(reader, sections);
     sections.audit = audit::read(reader);
+    if let Some(table) = reader.table("history") {
+        sections.history = history::read(table);
+    }
     sections.registry = read_registry(reader);
     if let Some(table) = reader.table("secrets") {
         sections.secrets = secrets::read(table);

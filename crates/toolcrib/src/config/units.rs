@@ -20,6 +20,7 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
         "s" => 1000,
         "m" => 60 * 1000,
         "h" => 60 * 60 * 1000,
+        "d" => 24 * 60 * 60 * 1000,
         _ => return None,
     };
     let duration = Duration::from_millis(number.checked_mul(milliseconds)?);
@@ -60,6 +61,8 @@ mod tests {
             prop_assert_eq!(parse_duration(&format!("{number}s")), Some(millisecond * 1000));
             prop_assert_eq!(parse_duration(&format!("{number}m")), Some(Duration::from_secs(60) * number32));
             prop_assert_eq!(parse_duration(&format!("{number}h")), Some(Duration::from_secs(3600) * number32));
+            let day = Duration::from_secs(24 * 3600) * number32;
+            prop_assert_eq!(parse_duration(&format!("{number}d")), (number <= 366).then_some(day));
             prop_assert_eq!(parse_size(&format!("{number}B")), Some(kibibyte >> 10));
             prop_assert_eq!(parse_size(&format!("{number}KiB")), Some(kibibyte));
             prop_assert_eq!(parse_size(&format!("{number}MiB")), Some(kibibyte << 10));
@@ -68,9 +71,22 @@ mod tests {
 
     #[test]
     fn anything_but_a_whole_number_and_unit_is_rejected() {
-        for text in
-            ["", "30", "s", "1.5s", "-1s", "+1s", "1 s", "1S", "1m30s", "1d", "٣s", "99999999999h", "8785h"]
-        {
+        for text in [
+            "",
+            "30",
+            "s",
+            "1.5s",
+            "-1s",
+            "+1s",
+            "1 s",
+            "1S",
+            "1m30s",
+            "1w",
+            "٣s",
+            "99999999999h",
+            "8785h",
+            "367d",
+        ] {
             assert_eq!(parse_duration(text), None, "{text}");
         }
         for text in ["", "1", "1KB", "1kib", "1 MiB", "1MB", "1TiB", "-1B", "1025GiB", "99999999999999GiB"] {

@@ -382,7 +382,7 @@ impl CribBuilder {
             closing: AtomicBool::new(false),
             capacity: watch::Sender::new(self.capacity),
             stop_tasks,
-            observers: Observers::new(services.events, self.observers),
+            observers: services.observers,
             in_flight: TaskTracker::new(),
             stopping: Mutex::default(),
             observers_closed: Once::new(),
@@ -436,6 +436,7 @@ impl CribBuilder {
             spawner: Arc::new(Spawner::new(self.shim.take(), trees_dir)),
             slots: Arc::new(SlotPool::new(self.capacity.servers)),
             log: self.log.take(),
+            observers: Observers::new(std::mem::take(&mut self.observers)),
             pins,
             #[cfg(feature = "http")]
             logins: self.logins(),

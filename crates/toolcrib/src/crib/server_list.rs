@@ -54,7 +54,8 @@ impl Crib {
             Err(error) => Err(error),
             Ok(()) => self.request_page(kind, &entry, &mut observed.call).await,
         };
-        let outcome = outcome.map_err(|error| inner.router.hide_stderr(error, &observed.call.caller));
+        let outcome = outcome
+            .map_err(|error| observed.name_call(inner.router.hide_stderr(error, &observed.call.caller)));
         observed.finish(&outcome);
         outcome.map(Some)
     }

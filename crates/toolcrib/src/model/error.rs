@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
+use crate::model::call_id::CallId;
 use crate::model::denial::Denial;
 use crate::model::exit_report::{ExitReport, ProcessExit};
 use crate::model::failure_class::{Delivery, FailureClass};
@@ -33,6 +34,7 @@ struct ErrorInner {
     for_model: bool,
     approval_id: Option<String>,
     server_error: Option<Bytes>,
+    call_id: Option<CallId>,
 }
 
 /// The kinds of call failures. A new kind needs a row in [`ErrorKind::facts`].
@@ -202,6 +204,7 @@ impl Error {
             denial: None,
             for_model: false,
             approval_id: None,
+            call_id: None,
             server_error: None,
         }))
     }
@@ -251,6 +254,22 @@ impl Error {
     pub fn mark_maybe_sent(mut self) -> Self {
         self.0.delivery = Some(Delivery::MaybeSent);
         self
+    }
+
+    /// Sets the id of the call that failed.
+    pub(crate) fn with_call_id(mut self, id: CallId) -> Self {
+        self.0.call_id = Some(id);
+        self
+    }
+
+    /// Returns the id of the call that failed, if calls are recorded.
+    pub fn call_id(&self) -> Option<CallId> {
+        self.0.call_id
+    }
+
+    /// Returns the id of the approval that the call waits for.
+    pub(crate) fn approval_id(&self) -> Option<&str> {
+        self.0.approval_id.as_deref()
     }
 
     /// Sets the id of the approval that the call waits for.
@@ -405,6 +424,9 @@ impl Error {
         }
         if let Some(id) = &self.0.approval_id {
             data["approval"] = id.as_str().into();
+        }
+        if let Some(id) = self.0.call_id {
+            data["call"] = id.to_string().into();
         }
         data
     }

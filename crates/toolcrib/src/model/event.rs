@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 
+use crate::model::call_id::CallId;
 use crate::model::caller::Caller;
 use crate::model::denial::Denial;
 use crate::model::error::ErrorKind;
@@ -13,6 +14,7 @@ use crate::model::failure_class::FailureClass;
 use crate::model::instance_key::InstanceKey;
 use crate::model::pin_status::ToolPinStatus;
 use crate::protocol::list_kind::ListKind;
+use crate::protocol::versions::Era;
 use crate::spec::ServerId;
 
 /// A change of a server's state, or the end of a call. [`Crib::events`](crate::Crib::events) returns them as a stream.
@@ -120,10 +122,14 @@ pub enum Event {
 /// Everything about one call except its content.
 #[derive(Debug, Clone)]
 pub struct CallRecord {
+    /// The id of the call, also in the data of its error.
+    pub id: CallId,
     /// When it ended.
     pub at: SystemTime,
     /// The caller.
     pub caller: Caller,
+    /// The client that made the request.
+    pub client: CallClient,
     /// The method of the request.
     pub method: Cow<'static, str>,
     /// The server of the target, if one was found.
@@ -144,8 +150,38 @@ pub struct CallRecord {
     pub end: CallEnd,
     /// The duration of the call.
     pub duration: Duration,
+    /// The parts of the duration.
+    pub timing: CallTiming,
+    /// How often the call was sent to a server.
+    pub attempts: u32,
+    /// The id of the approval that the call waits for, if it was refused because a person must allow it first.
+    pub approval: Option<Arc<str>>,
     /// The arguments; only set for an [`Observer`](crate::Observer) that asks for them.
     pub arguments: Option<Bytes>,
+}
+
+/// The client that made a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallClient {
+    /// The number of the client; zero for calls of the embedder.
+    pub key: u64,
+    /// Its name, if it is known.
+    pub name: Option<Arc<str>>,
+    /// Its era.
+    pub era: Era,
+}
+
+/// The parts of the duration of a call. What they leave over is the gateway's own time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CallTiming {
+    /// Until the target was found and the access rules and people had decided; zero if they denied the call.
+    pub policy: Duration,
+    /// The wait for the start or restart of the server; zero if it was running.
+    pub start: Duration,
+    /// The wait for a turn at a busy server.
+    pub queue: Duration,
+    /// The time in which the server had the call.
+    pub server: Duration,
 }
 
 /// The decision of the access rules about a call.

@@ -72,9 +72,11 @@ pub(super) async fn retry(
     let may_have_run = first_error.delivery() == Delivery::MaybeSent;
     call.dispatched = may_have_run;
     call.sent_late = true;
+    let requested = Instant::now();
     let Ok(lease) = timeout_at(deadline, router.registry.lease(&target.server, call)).await else {
         return Err(first_error);
     };
+    call.trace.record(|facts| facts.timing.start += requested.elapsed());
     let retried = async {
         let mut lease = lease?;
         flight.into_iter().for_each(SingleFlight::mark_sent);

@@ -63,6 +63,7 @@ impl Serialize for Event {
 #[derive(Serialize)]
 struct CallRecordForm<'a> {
     at: String,
+    id: String,
     caller: &'a Caller,
     method: &'a str,
     server: Option<&'a ServerId>,
@@ -91,6 +92,7 @@ impl Serialize for CallRecord {
         let arguments = self.arguments.as_deref().map(serde_json::from_slice).transpose();
         CallRecordForm {
             at: format_timestamp(self.at),
+            id: self.id.to_string(),
             caller: &self.caller,
             method: &self.method,
             server: self.server.as_ref(),

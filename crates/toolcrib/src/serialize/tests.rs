@@ -6,10 +6,11 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 
+use crate::model::call_id::CallId;
 use crate::model::caller::Caller;
 use crate::model::denial::Denial;
 use crate::model::error::ErrorKind;
-use crate::model::event::{CacheUse, CallEnd, CallRecord, Decision, Event};
+use crate::model::event::{CacheUse, CallClient, CallEnd, CallRecord, CallTiming, Decision, Event};
 use crate::model::failure_class::FailureClass;
 use crate::model::pin_status::{PinStatus, ToolPinStatus};
 use crate::protocol::versions::{Era, Revision};
@@ -122,8 +123,10 @@ fn events_have_their_kind_and_members() {
 #[test]
 fn ended_call_has_the_members_of_an_audit_line() {
     let record = CallRecord {
+        id: CallId::from_number(1),
         at: SystemTime::UNIX_EPOCH,
         caller: Caller::new("ada"),
+        client: CallClient { key: 1, name: Some("ide".into()), era: Era::Session },
         method: "tools/call".into(),
         server: Some("git".parse().unwrap()),
         name: "log".into(),
@@ -134,10 +137,13 @@ fn ended_call_has_the_members_of_an_audit_line() {
         response_bytes: 0,
         end: CallEnd::Failed(ErrorKind::Denied),
         duration: Duration::from_millis(3),
+        timing: CallTiming::default(),
+        attempts: 0,
+        approval: None,
         arguments: Some(r#"{"a":1.0}"#.into()),
     };
     let expected = json!({
-        "event": "call_ended", "at": "1970-01-01T00:00:00.000Z", "caller": "ada", "method": "tools/call",
+        "event": "call_ended", "at": "1970-01-01T00:00:00.000Z", "id": "0000000000000001", "caller": "ada", "method": "tools/call",
         "server": "git", "name": "log", "decision": "denied", "rule": "deny", "cache": "miss", "outcome": "denied",
         "ms": 3.0, "asked": 2, "answered": 0, "arguments": {"a": 1.0},
     });

@@ -132,9 +132,11 @@ impl Lease {
             pinned.check_call(&self.server.connection.server, call.method(), tool).await?;
         }
         self.in_flight_since = Some(began);
+        call.trace.record(|facts| facts.begin_attempt(if call.sent_late { Instant::now() } else { began }));
         let outcome = self.server.connection.call(call, tool, began).await;
         self.in_flight_since = None;
         let ended = Instant::now();
+        call.trace.record(|facts| facts.end_attempt(ended));
         let is_error = outcome.as_ref().map_or(true, Outcome::is_error);
         self.server.metrics.record_call(ended - began, is_error);
         match outcome {

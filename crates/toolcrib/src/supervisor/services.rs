@@ -17,6 +17,7 @@ use crate::call::client_declaration::ClientDeclaration;
 use crate::model::event::{Event, ServerNotification};
 use crate::model::listing::Listing;
 use crate::model::log_line::LogSource;
+use crate::observer::Observers;
 use crate::observer::event_channel::EventChannel;
 use crate::observer::log_sink::LogSink;
 use crate::process::Spawner;
@@ -37,8 +38,8 @@ const MAX_LOGGED_TOOLS: usize = 20;
 pub(crate) struct SupervisorServices {
     /// Owns all background tasks.
     pub(crate) tasks: TaskTracker,
-    /// Lifecycle events of servers.
-    pub(crate) events: EventChannel<Event>,
+    /// Receive the lifecycle events of servers.
+    pub(crate) observers: Observers,
     /// Notifications from servers that belong to no call.
     pub(crate) notifications: EventChannel<ServerNotification>,
     /// Changes of listings, rules and servers that the catalog has to show.
@@ -71,12 +72,12 @@ pub(crate) struct SupervisorServices {
 }
 
 impl SupervisorServices {
-    /// Logs an event of a server and sends it to all subscribers.
+    /// Logs an event of a server and sends it to all observers and subscribers.
     pub(crate) fn emit(&self, server: &ServerId, event: Event) {
         if let Some(log) = &self.log {
             log.write(server, LogSource::Event(&event));
         }
-        self.events.send(event);
+        self.observers.send_server_event(event);
     }
 
     /// Compares a listing with the approved definitions and reports new differences. `is_complete` says whether it is
@@ -158,7 +159,7 @@ impl Default for SupervisorServices {
     fn default() -> Self {
         Self {
             tasks: TaskTracker::new(),
-            events: EventChannel::default(),
+            observers: Observers::default(),
             notifications: EventChannel::default(),
             listing_changes: Arc::default(),
             abort_drain: CancellationToken::new(),

@@ -109,7 +109,7 @@ pub(super) fn tool_page(tool: &ToolReport, width: usize) -> Vec<String> {
     if !annotations.is_empty() {
         lines.push(format!("Annotations: {}", annotations.join(", ")));
     }
-    lines.push(format!("Cost: {} tokens", tool.tokens()));
+    lines.push(format!("Cost: {} tokens", tool.definition_bytes().div_ceil(BYTES_PER_TOKEN)));
     lines.push("Example:".to_owned());
     lines.push(format!("  {}", example(tool)));
     lines

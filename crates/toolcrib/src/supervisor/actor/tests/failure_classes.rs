@@ -10,7 +10,7 @@ fn class(fixture: &Fixture) -> Option<FailureClass> {
 #[tokio::test(start_paused = true)]
 async fn misconfigured_server_is_ejected_until_restart() {
     let fixture = fixture(FakeServer::new().next_starts(&[FakeStart::InvalidHandshake]));
-    let mut events = fixture.services.events.subscribe();
+    let mut events = fixture.services.observers.subscribe();
     let error = fixture.echo().await.unwrap_err();
     assert_eq!((error.kind(), error.class()), (ErrorKind::CouldNotStart, Some(FailureClass::Misconfigured)));
     assert_eq!(

@@ -158,7 +158,7 @@ async fn status_counts_calls_and_leases() {
 #[tokio::test(start_paused = true)]
 async fn events_follow_start_crash_and_stop() {
     let fixture = fixture(FakeServer::new());
-    let mut events = fixture.services.events.subscribe();
+    let mut events = fixture.services.observers.subscribe();
     fixture.echo().await.unwrap();
     fixture.crash().await;
     fixture.echo().await.unwrap();

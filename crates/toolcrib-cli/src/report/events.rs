@@ -1,0 +1,71 @@
+//! Events of servers, calls and the gateway.
+
+use serde_json::{Value, json};
+
+use super::{Members, Report};
+
+/// The kinds of events, as `event` of the stream and in `?kind=`.
+pub(crate) const EVENT_KINDS: [&str; 14] = [
+    "started",
+    "exited",
+    "restarted",
+    "ejected",
+    "paused",
+    "tripped",
+    "recovered",
+    "reloaded",
+    "list_changed",
+    "unapproved",
+    "approval_asked",
+    "approval_given",
+    "login_needed",
+    "call",
+];
+
+/// One event.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct EventReport {
+    /// The position in the stream, for `Last-Event-ID`.
+    pub(crate) id: String,
+    /// In RFC 3339.
+    pub(crate) time: String,
+    /// One of [`EVENT_KINDS`].
+    pub(crate) kind: String,
+    pub(crate) server: Option<String>,
+    pub(crate) caller: Option<String>,
+    pub(crate) message: String,
+    /// The id of the call.
+    pub(crate) call: Option<String>,
+    /// True if other calls before this one are not in the stream, because there are too many.
+    pub(crate) sampled: bool,
+}
+
+impl Report for EventReport {
+    fn to_json(&self) -> Value {
+        let mut report =
+            json!({"id": self.id, "time": self.time, "kind": self.kind, "message": self.message});
+        for (name, value) in [("server", &self.server), ("caller", &self.caller), ("call", &self.call)] {
+            if let Some(value) = value {
+                report[name] = value.as_str().into();
+            }
+        }
+        if self.sampled {
+            report["sampled"] = true.into();
+        }
+        report
+    }
+
+    fn from_json(value: &Value) -> Self {
+        let members = Members(value);
+        Self {
+            id: members.text("id"),
+            time: members.text("time"),
+            kind: members.text("kind"),
+            server: members.optional_text("server"),
+            caller: members.optional_text("caller"),
+            message: members.text("message"),
+            call: members.optional_text("call"),
+            sampled: members.flag("sampled"),
+        }
+    }
+}
