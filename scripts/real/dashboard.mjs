@@ -5,7 +5,7 @@
 // IMAGES is the folder for screenshots, or empty.
 
 import { execFile, spawn } from "node:child_process";
-import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { copyFileSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
@@ -13,7 +13,8 @@ import { chromium } from "playwright-core";
 
 const [program, browserPath, folder, minutes, images] = process.argv.slice(2);
 const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
-const serverScript = fileURLToPath(new URL("dashboard_server.mjs", import.meta.url));
+const serverScript = `${folder}/server.mjs`;
+copyFileSync(fileURLToPath(new URL("dashboard_server.mjs", import.meta.url)), serverScript);
 /** What the server writes into the description of `markup`, after invisible characters were spelled out. */
 const SHOWN_MARKUP = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script> <b>bold</b> \\u{202e}gnp.exe \\u{1b}[31mred\\u{1b}[0m &lt;";
 const SCREENS = ["overview", "servers", "tools", "calls", "access", "clients", "config"];
@@ -82,7 +83,7 @@ const server = (name, ...args) => `[servers.${name}]\ncommand = "node"\nargs = $
 
 /** Opens a page that records what must not happen: requests to other hosts, violations of the policy, errors of scripts. */
 async function openPage(browser, options = {}) {
-    const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, ...options });
+    const context = await browser.newContext({ viewport: { width: 1000, height: 640 }, ...options });
     const page = await context.newPage();
     page.trouble = [];
     page.on("request", (request) => {

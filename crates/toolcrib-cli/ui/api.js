@@ -8,6 +8,7 @@ export const session = signal(null);
 /** The newest revision of MCP without sessions, which the page speaks for calls. */
 export const REVISION = "2026-07-28";
 const KEY = "toolcrib-session";
+const NO_SESSION = { caller: null, admin: false, can_approve: false, logged_in: false };
 const CODE = /^#code=([0-9a-f]+)$/;
 
 /** A response that is not a success. */
@@ -35,6 +36,8 @@ async function send(method, path, more = {}, abort) {
   }
   const body = await response.json().catch(() => null);
   if (response.ok) return body;
+  // The session has ended: the page shows the login again instead of sending more requests.
+  if (response.status === 401) session.value = NO_SESSION;
   const error = body?.error ?? {};
   throw new ApiError(response.status, error.message ?? `status ${response.status}`, error.hint);
 }
@@ -102,19 +105,18 @@ async function* readEvents(body) {
 }
 
 /**
- * Follows an event stream until `abort`, and connects again after a failure. Returns false if there is no such stream. The browser's
- * own EventSource cannot send the header of the session.
+ * Follows an event stream until `abort`, and connects again after a failure. `position.last` is the id of the last event. Returns
+ * false if there is no such stream. The browser's own EventSource cannot send the header of the session.
  */
-export async function follow(path, onEvent, abort) {
-  let last = null;
+export async function follow(path, position, onEvent, abort) {
   let delay = 250;
   while (!abort.aborted) {
     try {
-      const more = last ? { "Last-Event-ID": last, Accept: "text/event-stream" } : { Accept: "text/event-stream" };
+      const more = { Accept: "text/event-stream", ...(position.last ? { "Last-Event-ID": position.last } : {}) };
       const response = await fetch(path, { headers: headers(more), signal: abort, cache: "no-store" });
       if ([401, 403, 404, 405].includes(response.status)) return false;
       for await (const event of readEvents(response.body)) {
-        last = event.id ?? last;
+        position.last = event.id ?? position.last;
         delay = 250;
         onEvent(JSON.parse(event.data));
       }

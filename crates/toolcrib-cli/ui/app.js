@@ -17,7 +17,7 @@ const SCREENS = [
   { name: "", title: "Overview", screen: Overview, admin: true },
   { name: "servers", title: "Servers", screen: Servers, admin: true },
   { name: "tools", title: "Tools", screen: Tools, admin: false },
-  { name: "calls", title: "Calls", screen: Calls, admin: true },
+  { name: "calls", title: "Calls", screen: Calls, admin: false },
   { name: "access", title: "Access", screen: Access, admin: true },
   { name: "clients", title: "Clients", screen: Clients, admin: true },
   { name: "config", title: "Config", screen: Config, admin: true },
@@ -70,7 +70,7 @@ function Login({ message }) {
     ${message ? html`<p class="failure" role="alert">${message}</p>` : null}
     <p>Run <code>toolcrib ui</code> on the machine of the gateway: it opens this page logged in.</p>
     <form onSubmit=${submit}>
-      <${Field} label="Or log in with the token of a caller" hint="A caller with admin = true sees everything; any other one sees its tools.">
+      <${Field} label="Or log in with the token of a caller" hint="A caller with admin = true sees everything; any other one sees its tools and calls.">
         <input type="password" autocomplete="current-password" required value=${token} onInput=${(event) => setToken(event.target.value)} />
       <//>
       <${Failure} error=${error} />
@@ -81,7 +81,7 @@ function Login({ message }) {
 
 /** What the page may not do, and how to get there. */
 function Rights() {
-  if (!session.value.admin) return html`<p class="note">This caller is not an admin: the page shows its tools only.</p>`;
+  if (!session.value.admin) return html`<p class="note">This caller is not an admin: the page shows its tools and calls only.</p>`;
   if (session.value.can_approve) return null;
   return html`<p class="note">You are not logged in, so nothing can be approved here. Run <code>toolcrib ui</code> to log in.</p>`;
 }
@@ -104,7 +104,6 @@ function Shell() {
   const [name, ...rest] = route.value;
   const current = screens.find((screen) => screen.name === name) ?? screens[0];
   useEffect(() => {
-    if (!session.value.admin) return undefined;
     const abort = new AbortController();
     watch(abort.signal);
     return () => abort.abort();

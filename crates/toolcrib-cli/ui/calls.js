@@ -1,14 +1,16 @@
 // Calls: those that wait for approval, the live list, the history with filters, and one call as a waterfall.
 
-import { html, useState } from "./vendor/preact.js";
+import { html, useEffect, useState } from "./vendor/preact.js";
 import { get, query } from "./api.js";
-import { bytes, clock, count, millis, visible } from "./format.js";
-import { Code, Facts, Field, Heading, Missing, Table, useLoaded } from "./parts.js";
+import { bytes, clock, count, json, millis, visible } from "./format.js";
+import { Facts, Field, Heading, Missing, Table, useLoaded } from "./parts.js";
 import { act, approvals, canApprove, events, hasEvents } from "./store.js";
 
 /** Calls that the live list and the history show. */
 const MAX_CALLS = 200;
-const FILTERS = ["server", "tool", "caller", "outcome"];
+const FILTERS = ["server", "tool", "caller"];
+/** Time between two readings of the live list. */
+const LIVE_INTERVAL = 1000;
 
 export function Calls({ path }) {
   const [id] = path;
@@ -38,7 +40,7 @@ const name = (call) => visible(call.tool ? `${call.server ?? ""}.${call.tool}` :
 
 /** The outcome of a call, as a word and a mark. */
 function Outcome({ call }) {
-  const level = { ok: "good", done: "good", success: "good" }[call.outcome] ?? (call.outcome === "cancelled" ? "idle" : "bad");
+  const level = { ok: "good", denied: "warn" }[call.outcome] ?? "bad";
   return html`<span class="state ${level}">${visible(call.error ?? call.outcome)}</span>`;
 }
 
@@ -65,13 +67,24 @@ function CallList() {
     ${isLive ? html`<${Live} />` : html`<${History} />`}`;
 }
 
+/** The newest calls. They are read again when an event reports a call, at most once per interval. */
 function Live() {
-  const [paused, setPaused] = useState(null);
-  const all = paused ?? events.value;
-  const calls = all.filter((event) => event.kind === "call" && event.call).map((event) => event.call).slice(0, MAX_CALLS);
-  if (!hasEvents.value) return html`<p class="empty">This gateway does not report live calls.</p>`;
-  return html`<p><button onClick=${() => setPaused(paused ? null : events.value)}>${paused ? "Continue" : "Pause"}</button></p>
-    <${Table} caption="Live calls" columns=${columns()} rows=${calls} rowKey=${(call) => call.id} empty="No call since this page was opened." />`;
+  const [isPaused, setPaused] = useState(false);
+  const [shown, setShown] = useState(null);
+  const newest = events.value.find((event) => event.kind === "call")?.id;
+  const { value, error, reload } = useLoaded("live", (abort) => get(`/api/v1/calls${query({ limit: MAX_CALLS })}`, abort));
+  useEffect(() => {
+    if (value) setShown(value.calls);
+  }, [value]);
+  useEffect(() => {
+    if (isPaused || !newest) return undefined;
+    const timer = setTimeout(reload, LIVE_INTERVAL);
+    return () => clearTimeout(timer);
+  }, [newest, isPaused, value]);
+  if (!shown) return html`<${Missing} error=${error} what="calls" />`;
+  return html`<p><button aria-pressed=${isPaused ? "true" : "false"} onClick=${() => setPaused(!isPaused)}>Pause</button>
+      ${hasEvents.value ? null : " This gateway does not announce calls: open the page again for newer ones."}</p>
+    <${Table} caption="Live calls" columns=${columns()} rows=${shown} rowKey=${(call) => call.id} empty="No call was made yet." />`;
 }
 
 function History() {
@@ -80,6 +93,9 @@ function History() {
   const set = (key) => (event) => setFilters({ ...filters, [key]: event.target.value.trim() });
   return html`<form class="filters" onSubmit=${(event) => event.preventDefault()}>
       ${FILTERS.map((key) => html`<${Field} label=${key}><input value=${filters[key] ?? ""} onChange=${set(key)} /><//>`)}
+      <${Field} label="outcome">
+        <select value=${filters.outcome ?? ""} onInput=${set("outcome")}><option value="">any</option>${["ok", "error", "denied"].map((word) => html`<option>${word}</option>`)}</select>
+      <//>
       <button onClick=${reload}>Read again</button>
     </form>
     ${value ? html`<${Table} caption="History of calls" columns=${columns()} rows=${value.calls} rowKey=${(call) => call.id} empty="No call matches." />` : html`<${Missing} error=${error} what="the history of calls" />`}`;
@@ -116,9 +132,7 @@ function Waterfall({ call }) {
 }
 
 function Call({ id }) {
-  const known = events.value.find((event) => event.call?.id === id)?.call;
-  const { value, error } = useLoaded(id, (abort) => get(`/api/v1/calls/${encodeURIComponent(id)}`, abort));
-  const call = value?.call ?? value ?? known;
+  const { value: call, error } = useLoaded(id, (abort) => get(`/api/v1/calls/${encodeURIComponent(id)}`, abort));
   if (!call) return html`<${Heading} title="Call ${id}" /><${Missing} error=${error} what="single calls" />`;
   return html`<${Heading} title=${name(call)}><${Outcome} call=${call} /><//>
     <${Waterfall} call=${call} />
@@ -136,7 +150,6 @@ function Call({ id }) {
       ["Response", bytes(call.response_bytes)],
       ["Tokens of the result", count(call.result_tokens)],
     ]} />
-    ${call.trace_id ? html`<h2>Trace</h2><${Code} text=${call.trace_id} />` : null}
-    ${call.arguments ? html`<h2>Arguments</h2><pre tabindex="0">${visible(typeof call.arguments === "string" ? call.arguments : JSON.stringify(call.arguments, null, 2))}</pre>` : null}
+    ${call.arguments ? html`<h2>Arguments</h2><pre tabindex="0">${json(call.arguments)}</pre>` : null}
     <p><a href="#/calls">All calls</a></p>`;
 }

@@ -2,7 +2,7 @@
 
 import { html, useEffect } from "./vendor/preact.js";
 import { get } from "./api.js";
-import { clock, count, duration, visible } from "./format.js";
+import { clock, count, visible } from "./format.js";
 import { Heading, Missing, Table, useLoaded } from "./parts.js";
 
 /** Time between two readings. */
@@ -14,20 +14,20 @@ export function Clients() {
     const timer = setTimeout(() => document.hidden || reload(), INTERVAL);
     return () => clearTimeout(timer);
   }, [value]);
-  const since = (client) => (typeof client.connected_for === "number" ? duration(client.connected_for) : client.since ? clock(client.since) : "–");
   return html`<${Heading} title="Clients" />
     ${value
-      ? html`<${Table} caption="Clients" rows=${value.clients ?? []} rowKey=${(client) => client.id ?? `${client.name} ${client.caller}`}
+      ? html`<${Table} caption="Clients" rows=${value.clients ?? []} rowKey=${(client) => `${client.kind} ${client.name} ${client.caller} ${client.since}`}
           empty="No client is connected."
           columns=${[
-            { title: "Client", cell: (client) => visible([client.name ?? client.client, client.version].filter(Boolean).join(" ")) },
-            { title: "Caller", cell: (client) => visible(client.caller) },
-            { title: "Protocol", cell: (client) => visible(client.protocol_version ?? client.era) },
-            { title: "Capabilities", cell: (client) => visible([client.capabilities ?? []].flat().join(", ")) },
-            { title: "Connected", cell: since, number: true },
+            { title: "Client", cell: (client) => visible([client.name ?? "unnamed", client.version].filter(Boolean).join(" ")) },
+            { title: "Caller", cell: (client) => visible([client.caller, client.profile].filter(Boolean).join(", profile ")) },
+            { title: "Kind", cell: (client) => visible([client.kind, client.server].filter(Boolean).join(" at ")) },
+            { title: "Protocol", cell: (client) => visible(client.protocol_version) },
+            { title: "Capabilities", cell: (client) => visible(Object.keys(client.capabilities ?? {}).join(", ") || "none") },
+            { title: "Since", cell: (client) => clock(client.since) },
             { title: "Calls", cell: (client) => count(client.calls), number: true },
-            { title: "Tools", cell: (client) => count(client.tools), number: true },
-            { title: "Tokens", cell: (client) => count(client.tool_tokens ?? client.tokens), number: true },
+            { title: "Tools", cell: (client) => count(client.tools_shown), number: true },
+            { title: "Tokens", cell: (client) => html`<details><summary>${count(client.tokens_shown)}</summary>${client.servers.map((row) => html`<div>${visible(row.server ?? "search tools")}: ${count(row.tokens)}</div>`)}</details>`, number: true },
           ]} />`
       : html`<${Missing} error=${error} what="its clients" />`}`;
 }

@@ -49,7 +49,7 @@ function Values({ values }) {
 function Events() {
   const found = events.value.filter((event) => event.kind !== "call").slice(0, 100);
   if (!hasEvents.value) return html`<p class="empty">This gateway does not report events.</p>`;
-  return html`<${Table} caption="Events" rows=${found} rowKey=${(event) => event.id} empty="No event since this page was opened."
+  return html`<${Table} caption="Events" rows=${found} rowKey=${(event) => event.id} empty="No event in the last hour."
     columns=${[
       { title: "Time", cell: (event) => clock(event.time) },
       { title: "Event", cell: (event) => visible(event.kind.replace("_", " ")) },

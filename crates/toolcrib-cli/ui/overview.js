@@ -2,12 +2,14 @@
 
 import { html } from "./vendor/preact.js";
 import { get } from "./api.js";
-import { bytes, count, duration, rate, visible } from "./format.js";
-import { Heading, Sparkline, useLoaded } from "./parts.js";
+import { bytes, count, duration, millis, rate, visible } from "./format.js";
+import { Heading, Sparkline, Table, useLoaded } from "./parts.js";
 import { attention, samplesOf, status } from "./store.js";
 
 /** Servers and clients that the drawing shows; the busiest come first. */
 const MAX_NODES = 14;
+/** Tools in the list of the busiest. */
+const MAX_TOOLS = 8;
 
 const sum = (servers, member) => servers.reduce((total, server) => total + (server[member] ?? 0), 0);
 const last = (name) => samplesOf(name).at(-1) ?? { calls: 0, errors: 0 };
@@ -60,7 +62,8 @@ function Topology({ servers, clients }) {
   const place = (index, total) => (height / total) * (index + 0.5);
   const width = (calls) => Math.min(1.5 + Math.log2(1 + calls) * 1.5, 10);
   const edge = (x1, y1, x2, y2) => `M${x1},${y1} C${(x1 + x2) / 2},${y1} ${(x1 + x2) / 2},${y2} ${x2},${y2}`;
-  const summary = `${sources.length} clients, one gateway, ${servers.length} servers`;
+  const amount = (number, word) => `${number} ${word}${number === 1 ? "" : "s"}`;
+  const summary = `${amount(sources.length, "client")}, one gateway, ${amount(servers.length, "server")}`;
   return html`<figure class="topology">
     <svg viewBox="0 0 720 ${height}" role="group" aria-label=${summary}>
       ${sources.map((client, index) => html`<g>
@@ -90,13 +93,32 @@ function ServerNode({ server, y, d, width }) {
   </g>`;
 }
 
+/** The tools with the most calls in the last hour. */
+function Busiest() {
+  const { value } = useLoaded("stats", (abort) => get("/api/v1/stats?since=1h", abort));
+  const rows = (value?.tools ?? []).slice(0, MAX_TOOLS);
+  if (!rows.length) return null;
+  return html`<section aria-labelledby="busiest"><h2 id="busiest">Busiest tools in the last hour</h2>
+    <${Table} caption="Busiest tools" rows=${rows} rowKey=${(row) => `${row.server} ${row.name}`} empty=""
+      columns=${[
+        { title: "Tool", cell: (row) => visible([row.server, row.name].filter(Boolean).join(".")) },
+        { title: "Calls", cell: (row) => count(row.calls), number: true },
+        { title: "Errors", cell: (row) => count(row.errors), number: true },
+        { title: "p50", cell: (row) => millis(row.p50_ms), number: true },
+        { title: "p99", cell: (row) => millis(row.p99_ms), number: true },
+        { title: "Tokens of results", cell: (row) => count(row.result_tokens), number: true },
+      ]} />
+  </section>`;
+}
+
 export function Overview() {
   const servers = status.value?.servers ?? [];
   const clients = useLoaded("clients", (abort) => get("/api/v1/clients", abort));
-  const names = [...new Set((clients.value?.clients ?? []).map((client) => client.name ?? client.client ?? client.id))];
+  const names = [...new Set((clients.value?.clients ?? []).map((client) => client.name ?? client.caller))];
   return html`<${Heading} title="Overview" />
     <${Totals} servers=${servers} />
     <section aria-labelledby="attention"><h2 id="attention">Needs attention</h2><${Attention} /></section>
+    <${Busiest} />
     <section aria-labelledby="topology"><h2 id="topology">Clients and servers</h2>
       ${servers.length ? html`<${Topology} servers=${servers} clients=${names.length ? names : ["clients"]} />` : html`<p class="empty">No server is declared. <code>toolcrib add NAME -- COMMAND</code> adds one.</p>`}
     </section>`;

@@ -1,6 +1,6 @@
 // Small parts that several screens use.
 
-import { html, useEffect, useRef, useState } from "./vendor/preact.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact.js";
 import { diffLines, json, visible } from "./format.js";
 
 /** Text of a server or a file: never markup. */
@@ -18,7 +18,7 @@ let isFirstScreen = true;
 /** The heading of a screen. It gets the focus when another screen is opened, so that it is read aloud. */
 export function Heading({ title, children }) {
   const heading = useRef();
-  useEffect(() => {
+  useLayoutEffect(() => {
     document.title = `${visible(title)} · toolcrib`;
     if (!isFirstScreen) heading.current.focus({ preventScroll: true });
     isFirstScreen = false;

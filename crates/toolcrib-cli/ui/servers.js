@@ -8,8 +8,6 @@ import { act, canApprove, events, hasEvents, refresh, samplesOf, status } from "
 
 /** Lines of stderr that the page keeps. */
 const MAX_LINES = 500;
-/** Upper bounds of the bars of the histogram, in milliseconds. */
-const BUCKETS = [1, 3, 10, 30, 100, 300, 1000, 3000, 10000, Infinity];
 
 const seconds = (value) => (value === null || value === undefined ? "–" : millis(value * 1000));
 const apiPath = (name, more = "") => `/api/v1/servers/${encodeURIComponent(name)}${more}`;
@@ -89,23 +87,28 @@ function Details({ server }) {
     ]} />
     <h2>Calls per second</h2>
     <${Sparkline} values=${samples.map((sample) => sample.calls)} label="calls per second, ${rate(samples.at(-1)?.calls)}" />
-    <${Latency} server=${server.name} />
+    <${Latency} server=${server.name} calls=${server.calls} />
     <${Timeline} server=${server.name} />
     ${server.problems.length ? html`<h2>Problems of its definitions</h2><ul>${server.problems.map((text) => html`<li><${Text}>${text}<//></li>`)}</ul>` : null}
     ${server.listing_errors.map((error) => html`<p class="failure"><${Text}>${error.list}: ${error.message}<//></p>`)}`;
 }
 
-/** A histogram of the durations of recent calls. */
-function Latency({ server }) {
-  const recent = useLoaded(server, (abort) => get(`/api/v1/calls${query({ server, limit: 500 })}`, abort));
-  const times = (recent.value?.calls ?? []).map((call) => call.duration_ms).filter((time) => typeof time === "number");
-  if (!times.length) return null;
-  const bars = BUCKETS.map((bound, index) => {
-    const from = index ? BUCKETS[index - 1] : 0;
-    const value = times.filter((time) => time >= from && time < bound).length;
-    return { label: bound === Infinity ? `from ${millis(from)}` : `to ${millis(bound)}`, value, text: count(value) };
-  });
-  return html`<${Bars} bars=${bars.filter((bar) => bar.value)} caption="Durations of the last ${times.length} calls" />`;
+/** A histogram of the durations of calls in the last hour. */
+function Latency({ server, calls }) {
+  const { value } = useLoaded(`${server} ${calls}`, (abort) => get("/api/v1/stats?since=1h", abort));
+  const [last, setLast] = useState(null);
+  useEffect(() => {
+    if (value) setLast(value);
+  }, [value]);
+  const found = last?.servers.find((row) => row.name === server);
+  if (!found?.calls) return null;
+  const bounds = last.histogram_bounds_ms;
+  const bars = found.histogram.map((value, index) => ({
+    label: index < bounds.length ? `to ${millis(bounds[index])}` : `over ${millis(bounds.at(-1))}`,
+    value,
+    text: count(value),
+  }));
+  return html`<${Bars} bars=${bars.filter((bar) => bar.value)} caption="Durations of the ${count(found.calls)} calls in the last hour; p95 ${millis(found.p95_ms)}" />`;
 }
 
 /** Starts, exits and restarts of a server. */
@@ -113,7 +116,7 @@ function Timeline({ server }) {
   const found = events.value.filter((event) => event.server === server && event.kind !== "call").slice(0, 50);
   if (!hasEvents.value) return null;
   return html`<h2>Events</h2>
-    <${Table} caption="Events of ${server}" rowKey=${(event) => event.id} rows=${found} empty="No event since this page was opened."
+    <${Table} caption="Events of ${server}" rowKey=${(event) => event.id} rows=${found} empty="No event in the last hour."
       columns=${[
         { title: "Time", cell: (event) => clock(event.time) },
         { title: "Event", cell: (event) => event.kind.replace("_", " ") },

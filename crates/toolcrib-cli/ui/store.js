@@ -85,10 +85,17 @@ async function refreshApprovals() {
   if (ids(next) !== ids(approvals.value)) approvals.value = next;
 }
 
+/** Resolves when the page is visible. */
+function whenVisible() {
+  if (!document.hidden) return Promise.resolve();
+  return new Promise((resolve) => document.addEventListener("visibilitychange", resolve, { once: true }));
+}
+
 /** Keeps the status and the events up to date until `abort`. Nothing is read while the page is hidden. */
 export async function watch(abort) {
   const sleep = (time) => new Promise((resolve) => setTimeout(resolve, time));
   followEvents(abort);
+  if (!session.value.admin) return;
   document.addEventListener("visibilitychange", () => document.hidden || refresh(), { signal: abort });
   while (!abort.aborted) {
     if (!document.hidden) await refresh();
@@ -104,14 +111,24 @@ async function followEvents(abort) {
     events.value = [...waiting.reverse(), ...events.value].slice(0, MAX_EVENTS);
     const changes = waiting.some((event) => event.kind !== "call");
     waiting = [];
-    if (changes && !document.hidden) refresh();
+    if (changes && !document.hidden && session.value.admin) refresh();
   };
   const onEvent = (event) => {
     waiting.push(event);
     if (waiting.length > MAX_EVENTS) waiting.shift();
     timer ??= setTimeout(flush, 100);
   };
-  hasEvents.value = await follow("/api/v1/events", onEvent, abort);
+  // A hidden page has no stream: browsers open only six connections to a host, and each stream holds one.
+  const position = { last: null };
+  while (!abort.aborted) {
+    await whenVisible();
+    const pause = new AbortController();
+    const onChange = () => document.hidden && pause.abort();
+    document.addEventListener("visibilitychange", onChange, { signal: pause.signal });
+    hasEvents.value = await follow("/api/v1/events?since=1h", position, onEvent, AbortSignal.any([abort, pause.signal]));
+    pause.abort();
+    if (!hasEvents.value) return;
+  }
 }
 
 /** Runs an action, reads the status again, and says how it ended. Returns its result, or undefined if it failed. */

@@ -96,7 +96,7 @@ function Tool({ name }) {
       tool.tokens ? ["Cost", `about ${count(tool.tokens)} tokens`] : null,
       definition.title ? ["Title", visible(definition.title)] : null,
       ...annotations.map(([key, value]) => [visible(key), visible(JSON.stringify(value))]),
-      ["Approved", tool.change ? `no, it is ${tool.change}` : "yes, or not pinned"],
+      ["Approved", tool.change ? `no, it is ${tool.change}` : "yes"],
     ]} />
     <div class="columns">
       <section aria-labelledby="try"><h2 id="try">Try it</h2><${TryIt} name=${name} schema=${definition.inputSchema} onArgs=${setArgs} /></section>
