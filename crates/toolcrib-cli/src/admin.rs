@@ -6,9 +6,9 @@ mod approvals;
 mod errors;
 mod inspect;
 mod recorded_action;
-mod tool_summaries;
 #[cfg(test)]
 mod tests;
+mod tool_summaries;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -122,9 +122,7 @@ impl Admin {
                     Some(reply) => Some(reply),
                     None => self.respond_inspection(&request, segments).await,
                 };
-                reply.unwrap_or_else(|| {
-                    error_reply(StatusCode::NOT_FOUND, &format!("unknown path `{path}`"))
-                })
+                reply.unwrap_or_else(|| error_reply(StatusCode::NOT_FOUND, &format!("unknown path `{path}`")))
             }
         }
     }

@@ -4,12 +4,12 @@ mod agents;
 mod audit;
 pub(crate) mod help;
 mod login;
-mod ui;
 mod policy;
 mod requests;
 mod secret;
 pub(crate) mod servers;
 pub(crate) mod service;
+mod ui;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -23,10 +23,10 @@ pub(crate) use policy::{PolicyArgs, PolicyCommand, PolicyTestArgs};
 pub(crate) use requests::{CallArgs, CompleteArgs, PromptsArgs, ResourcesArgs, ToolsArgs};
 pub(crate) use secret::{SecretArgs, SecretCommand, SetSecretArgs};
 pub(crate) use servers::{ApproveArgs, DoctorArgs, LogsArgs, ServerNameArgs, WhyArgs};
-pub(crate) use ui::UiArgs;
 pub(crate) use service::{
     BackgroundStage, InstallServiceArgs, ServeArgs, ServiceArgs, ServiceCommand, StdioArgs,
 };
+pub(crate) use ui::UiArgs;
 
 /// One gateway in front of all your MCP servers
 #[derive(Debug, Parser)]

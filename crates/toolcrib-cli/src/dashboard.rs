@@ -39,14 +39,18 @@ mod tests {
     fn page_has_no_inline_code_and_needs_no_other_host() {
         let page = include_str!("../ui/index.html");
         assert!(!page.contains("<style") && !page.contains(" style=") && !page.contains(" on"), "{page}");
-        assert!(page.matches("<script").all(|_| page.contains("<script type=\"module\" src=\"/ui/app.js\">")));
+        assert!(
+            page.matches("<script").all(|_| page.contains("<script type=\"module\" src=\"/ui/app.js\">"))
+        );
         for file in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/ui")).unwrap() {
             let path = file.unwrap().path();
             if path.is_dir() {
                 continue;
             }
             let text = std::fs::read_to_string(&path).unwrap();
-            for forbidden in ["innerHTML", "outerHTML", "insertAdjacentHTML", "dangerouslySet", "eval(", "https://"] {
+            for forbidden in
+                ["innerHTML", "outerHTML", "insertAdjacentHTML", "dangerouslySet", "eval(", "https://"]
+            {
                 assert!(!text.contains(forbidden), "{}: {forbidden}", path.display());
             }
         }

@@ -3,7 +3,7 @@
 import { html, useState } from "./vendor/preact.js";
 import { get, query } from "./api.js";
 import { count, duration, visible } from "./format.js";
-import { Facts, Failure, Field, Heading, Missing, State, Table, useLoaded } from "./parts.js";
+import { Facts, Failure, Field, Heading, Missing, Table, useLoaded } from "./parts.js";
 import { status } from "./store.js";
 
 /** Keys of the config that decide about access. */
@@ -87,7 +87,7 @@ function Decision({ answer }) {
     <${Table} caption="Rules that apply" rows=${answer.rules} rowKey=${(row) => row.rule} empty="No rule applies."
       columns=${[
         { title: "Rule", cell: (row) => visible(row.rule) },
-        { title: "Effect", cell: (row) => html`<${State} state=${row.denies ? "denies" : "allows"} />` },
+        { title: "Effect", cell: (row) => html`<span class="state ${row.denies ? "bad" : ""}">${row.denies ? "denies" : "applies"}</span>` },
         { title: "From", cell: origin },
       ]} />
     ${answer.limits.length

@@ -1,9 +1,9 @@
 // Calls: those that wait for approval, the live list, the history with filters, and one call as a waterfall.
 
-import { html, useEffect, useState } from "./vendor/preact.js";
+import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { get, query } from "./api.js";
 import { bytes, clock, count, json, millis, visible } from "./format.js";
-import { Facts, Field, Heading, Missing, Table, useLoaded } from "./parts.js";
+import { Facts, Field, Heading, Missing, Table, useLatest, useLoaded } from "./parts.js";
 import { act, approvals, canApprove, events, hasEvents } from "./store.js";
 
 /** Calls that the live list and the history show. */
@@ -70,21 +70,21 @@ function CallList() {
 /** The newest calls. They are read again when an event reports a call, at most once per interval. */
 function Live() {
   const [isPaused, setPaused] = useState(false);
-  const [shown, setShown] = useState(null);
   const newest = events.value.find((event) => event.kind === "call")?.id;
-  const { value, error, reload } = useLoaded("live", (abort) => get(`/api/v1/calls${query({ limit: MAX_CALLS })}`, abort));
+  const { value, error, reload } = useLatest("live", (abort) => get(`/api/v1/calls${query({ limit: MAX_CALLS })}`, abort));
+  const timer = useRef(null);
   useEffect(() => {
-    if (value) setShown(value.calls);
-  }, [value]);
-  useEffect(() => {
-    if (isPaused || !newest) return undefined;
-    const timer = setTimeout(reload, LIVE_INTERVAL);
-    return () => clearTimeout(timer);
-  }, [newest, isPaused, value]);
-  if (!shown) return html`<${Missing} error=${error} what="calls" />`;
+    if (isPaused || !newest) return;
+    timer.current ??= setTimeout(() => {
+      timer.current = null;
+      reload();
+    }, LIVE_INTERVAL);
+  }, [newest, isPaused]);
+  useEffect(() => () => clearTimeout(timer.current), []);
+  if (!value) return html`<${Missing} error=${error} what="calls" />`;
   return html`<p><button aria-pressed=${isPaused ? "true" : "false"} onClick=${() => setPaused(!isPaused)}>Pause</button>
       ${hasEvents.value ? null : " This gateway does not announce calls: open the page again for newer ones."}</p>
-    <${Table} caption="Live calls" columns=${columns()} rows=${shown} rowKey=${(call) => call.id} empty="No call was made yet." />`;
+    <${Table} caption="Live calls" columns=${columns()} rows=${value.calls} rowKey=${(call) => call.id} empty="No call was made yet." />`;
 }
 
 function History() {

@@ -90,7 +90,7 @@ export function diffLines(before, after) {
       lines.push({ kind: "same", text: old[i] });
       i += 1;
       j += 1;
-    } else if (j < now.length && (i === old.length || lengths[i][j + 1] >= lengths[i + 1][j])) {
+    } else if (j < now.length && (i === old.length || lengths[i][j + 1] > lengths[i + 1][j])) {
       lines.push({ kind: "added", text: now[j] });
       j += 1;
     } else {

@@ -3,33 +3,38 @@
 import { html } from "./vendor/preact.js";
 import { get } from "./api.js";
 import { bytes, count, duration, millis, rate, visible } from "./format.js";
-import { Heading, Sparkline, Table, useLoaded } from "./parts.js";
+import { Heading, Sparkline, Table, useLatest } from "./parts.js";
 import { attention, samplesOf, status } from "./store.js";
 
 /** Servers and clients that the drawing shows; the busiest come first. */
 const MAX_NODES = 14;
 /** Tools in the list of the busiest. */
 const MAX_TOOLS = 8;
+/** Time between two readings of statistics and clients. */
+const INTERVAL = 10_000;
 
 const sum = (servers, member) => servers.reduce((total, server) => total + (server[member] ?? 0), 0);
 const last = (name) => samplesOf(name).at(-1) ?? { calls: 0, errors: 0 };
 
-function Totals({ servers }) {
+function Totals({ servers, stats }) {
   const now = last("");
+  const series = (member) => samplesOf("").map((sample) => sample[member]);
+  const latency = (stats?.series ?? []).map((point) => point.p95_ms ?? 0);
   const running = servers.filter((server) => server.state === "ready").length;
   const cards = [
     ["Servers running", `${running} of ${servers.length}`],
     ["Tools", count(sum(servers, "tools"))],
-    ["Calls", rate(now.calls), "calls"],
-    ["Errors", rate(now.errors), "errors"],
+    ["Calls", rate(now.calls), series("calls")],
+    ["Errors", rate(now.errors), series("errors")],
+    stats ? ["p95 in 15 minutes", millis(stats.totals.p95_ms), latency] : null,
     ["In flight", count(sum(servers, "in_flight"))],
     ["Memory of servers", bytes(sum(servers, "memory"))],
     ["Gateway up", duration(status.value.uptime)],
   ];
   return html`<ul class="cards">
-    ${cards.map(([title, value, series]) => html`<li>
+    ${cards.filter(Boolean).map(([title, value, values]) => html`<li>
       <span>${title}</span><strong>${value}</strong>
-      ${series ? html`<${Sparkline} values=${samplesOf("").map((sample) => sample[series])} label="${title} in the last minute" bad=${series === "errors"} />` : null}
+      ${values ? html`<${Sparkline} values=${values} label="${title} over time" bad=${title === "Errors"} />` : null}
     </li>`)}
   </ul>`;
 }
@@ -93,12 +98,11 @@ function ServerNode({ server, y, d, width }) {
   </g>`;
 }
 
-/** The tools with the most calls in the last hour. */
-function Busiest() {
-  const { value } = useLoaded("stats", (abort) => get("/api/v1/stats?since=1h", abort));
-  const rows = (value?.tools ?? []).slice(0, MAX_TOOLS);
+/** The tools with the most calls. */
+function Busiest({ stats }) {
+  const rows = (stats?.tools ?? []).slice(0, MAX_TOOLS);
   if (!rows.length) return null;
-  return html`<section aria-labelledby="busiest"><h2 id="busiest">Busiest tools in the last hour</h2>
+  return html`<section aria-labelledby="busiest"><h2 id="busiest">Busiest tools in the last 15 minutes</h2>
     <${Table} caption="Busiest tools" rows=${rows} rowKey=${(row) => `${row.server} ${row.name}`} empty=""
       columns=${[
         { title: "Tool", cell: (row) => visible([row.server, row.name].filter(Boolean).join(".")) },
@@ -113,12 +117,14 @@ function Busiest() {
 
 export function Overview() {
   const servers = status.value?.servers ?? [];
-  const clients = useLoaded("clients", (abort) => get("/api/v1/clients", abort));
+  const turn = Math.floor(Date.now() / INTERVAL);
+  const clients = useLatest(turn, (abort) => get("/api/v1/clients", abort));
+  const stats = useLatest(turn, (abort) => get("/api/v1/stats?since=15m&step=15s", abort));
   const names = [...new Set((clients.value?.clients ?? []).map((client) => client.name ?? client.caller))];
   return html`<${Heading} title="Overview" />
-    <${Totals} servers=${servers} />
+    <${Totals} servers=${servers} stats=${stats.value} />
     <section aria-labelledby="attention"><h2 id="attention">Needs attention</h2><${Attention} /></section>
-    <${Busiest} />
+    <${Busiest} stats=${stats.value} />
     <section aria-labelledby="topology"><h2 id="topology">Clients and servers</h2>
       ${servers.length ? html`<${Topology} servers=${servers} clients=${names.length ? names : ["clients"]} />` : html`<p class="empty">No server is declared. <code>toolcrib add NAME -- COMMAND</code> adds one.</p>`}
     </section>`;

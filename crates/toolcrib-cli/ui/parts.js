@@ -77,7 +77,7 @@ export function Diff({ before, now }) {
   const lines = diffLines(json(before ?? null), json(now));
   const mark = { same: " ", removed: "−", added: "+" };
   return html`<pre class="diff" tabindex="0" aria-label="differences">${lines.map(
-    (line) => html`<span class=${line.kind}>${mark[line.kind]} ${line.text}\n</span>`,
+    (line) => html`<span class="line ${line.kind}">${mark[line.kind]} ${line.text}</span>`,
   )}</pre>`;
 }
 
@@ -92,6 +92,20 @@ export function Sparkline({ values, label, bad }) {
   return html`<svg class="spark ${bad ? "bad" : ""}" viewBox="0 0 ${width} ${height}" role="img" aria-label=${label} preserveAspectRatio="none">
     <polyline points=${values.map(point).join(" ")} />
   </svg>`;
+}
+
+/** Points on a time line of the last hour: [{time, level, text}]. */
+export function TimeLine({ points, label }) {
+  const hour = 3_600_000;
+  const now = Date.now();
+  const shown = points.map((point) => ({ ...point, x: 1 - (now - new Date(point.time).getTime()) / hour })).filter((point) => point.x >= 0);
+  return html`<figure class="timeline">
+    <svg viewBox="0 0 600 24" preserveAspectRatio="none" role="img" aria-label="${label}: ${shown.length} in the last hour">
+      <line x1="0" y1="12" x2="600" y2="12" />
+      ${shown.map((point) => html`<rect class=${point.level} x=${point.x * 596} y="3" width="4" height="18"><title>${point.text}</title></rect>`)}
+    </svg>
+    <figcaption><span>an hour ago</span><span>now</span></figcaption>
+  </figure>`;
 }
 
 /** Bars with labels: [{label, value, text}]. */
@@ -135,7 +149,17 @@ export function useLoaded(key, load) {
     return () => abort.abort();
   }, [key, turn]);
   const current = state.key === key ? state : {};
-  return { value: current.value, error: current.error, reload: () => setTurn(turn + 1) };
+  return { value: current.value, error: current.error, reload: () => setTurn((last) => last + 1) };
+}
+
+/** Like `useLoaded`, but the last value is shown until there is a new one. */
+export function useLatest(key, load) {
+  const loaded = useLoaded(key, load);
+  const [last, setLast] = useState(undefined);
+  useEffect(() => {
+    if (loaded.value !== undefined) setLast(loaded.value);
+  }, [loaded.value]);
+  return { ...loaded, value: loaded.value ?? last };
 }
 
 /** What a screen says if the gateway has no such endpoint. */

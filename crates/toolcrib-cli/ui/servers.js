@@ -3,7 +3,7 @@
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { get, query } from "./api.js";
 import { bytes, clock, count, duration, millis, rate, visible } from "./format.js";
-import { Bars, Code, Diff, Facts, Failure, Field, Heading, Missing, Sparkline, State, Table, Text, useLimit, useLoaded } from "./parts.js";
+import { Bars, Code, Diff, Facts, Failure, Field, Heading, Missing, Sparkline, State, Table, Text, TimeLine, useLatest, useLimit, useLoaded } from "./parts.js";
 import { act, canApprove, events, hasEvents, refresh, samplesOf, status } from "./store.js";
 
 /** Lines of stderr that the page keeps. */
@@ -95,14 +95,10 @@ function Details({ server }) {
 
 /** A histogram of the durations of calls in the last hour. */
 function Latency({ server, calls }) {
-  const { value } = useLoaded(`${server} ${calls}`, (abort) => get("/api/v1/stats?since=1h", abort));
-  const [last, setLast] = useState(null);
-  useEffect(() => {
-    if (value) setLast(value);
-  }, [value]);
-  const found = last?.servers.find((row) => row.name === server);
+  const { value: stats } = useLatest(`${server} ${calls}`, (abort) => get("/api/v1/stats?since=1h", abort));
+  const found = stats?.servers.find((row) => row.name === server);
   if (!found?.calls) return null;
-  const bounds = last.histogram_bounds_ms;
+  const bounds = stats.histogram_bounds_ms;
   const bars = found.histogram.map((value, index) => ({
     label: index < bounds.length ? `to ${millis(bounds[index])}` : `over ${millis(bounds.at(-1))}`,
     value,
@@ -115,7 +111,10 @@ function Latency({ server, calls }) {
 function Timeline({ server }) {
   const found = events.value.filter((event) => event.server === server && event.kind !== "call").slice(0, 50);
   if (!hasEvents.value) return null;
-  return html`<h2>Events</h2>
+  const level = (kind) => ({ started: "good", recovered: "good", restarted: "warn", list_changed: "idle" })[kind] ?? "bad";
+  const points = found.map((event) => ({ time: event.time, level: level(event.kind), text: `${clock(event.time)} ${visible(event.message)}` }));
+  return html`<h2>Starts, exits and other events</h2>
+    ${found.length ? html`<${TimeLine} points=${points} label="Events of ${server}" />` : null}
     <${Table} caption="Events of ${server}" rowKey=${(event) => event.id} rows=${found} empty="No event in the last hour."
       columns=${[
         { title: "Time", cell: (event) => clock(event.time) },
@@ -151,7 +150,7 @@ function Stderr({ server }) {
   return html`<h2>Stderr</h2>
     <label><input type="checkbox" checked=${isFollowing} onChange=${(event) => setFollowing(event.target.checked)} /> Scroll to new lines</label>
     <${Failure} error=${error} />
-    <pre class="log" ref=${box} tabindex="0" role="log" aria-label="stderr of ${server.name}">${lines.map((line) => html`<span key=${line.seq}><time>${clock(line.at)}</time> ${visible(line.line)}\n</span>`)}</pre>
+    <pre class="log" ref=${box} tabindex="0" role="log" aria-label="stderr of ${server.name}">${lines.map((line) => html`<span class="line" key=${line.seq}><time>${clock(line.at)}</time> ${visible(line.line)}</span>`)}</pre>
     ${lines.length ? null : html`<p class="empty">It has written nothing to stderr.</p>`}`;
 }
 

@@ -4,7 +4,7 @@ import { html, useEffect, useMemo, useState } from "./vendor/preact.js";
 import { get, mcp, mcpRequest, query, session } from "./api.js";
 import { count, firstLine, millis, shellWord, visible } from "./format.js";
 import { ArgumentForm } from "./form.js";
-import { Code, Facts, Failure, Field, Heading, Json, Table, Text, useLoaded } from "./parts.js";
+import { Code, Facts, Failure, Field, Heading, Json, Table, Text, useLatest, useLoaded } from "./parts.js";
 import { CallResult } from "./result.js";
 import { status } from "./store.js";
 
@@ -40,16 +40,14 @@ function ToolList({ server }) {
     return () => clearTimeout(timer);
   }, [text]);
   const revision = status.value?.servers[0]?.revision ?? 0;
-  const { value, error, reload } = useLoaded(`${server} ${revision} ${asked}`, (abort) => findTools(asked, server, abort));
-  const [shown, setShown] = useState(null);
+  const { value: shown, error, reload } = useLatest(`${server} ${revision} ${asked}`, (abort) => findTools(asked, server, abort));
   useEffect(() => {
-    if (!value) return undefined;
-    setShown(value);
+    if (!shown) return undefined;
     // Servers that start for the first time are listed later. Only the admin API announces that.
-    const isComplete = session.value.admin && !value.pending.length;
+    const isComplete = session.value.admin && !shown.pending.length;
     const timer = isComplete ? null : setTimeout(reload, LIST_INTERVAL);
     return () => clearTimeout(timer);
-  }, [value]);
+  }, [shown]);
   const columns = [
     { title: "Name", cell: (tool) => html`<a href="#/tools/${encodeURIComponent(tool.name)}">${visible(tool.name)}</a>` },
     { title: "Description", cell: (tool) => html`${tool.change ? html`<span class="state warn">${tool.change}</span> ` : null}${firstLine(tool.description)}` },

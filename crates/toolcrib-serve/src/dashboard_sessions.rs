@@ -34,11 +34,11 @@ pub(crate) const SESSION_HEADER: &str = "toolcrib-session";
 pub struct DashboardSessions {
     /// Name of the cookie, which differs from that of other gateways on the same host.
     cookie_name: String,
-    state: Mutex<LoginState>,
+    state: Mutex<SessionTable>,
 }
 
 #[derive(Debug, Default)]
-struct LoginState {
+struct SessionTable {
     /// Oldest first.
     codes: VecDeque<LoginCode>,
     /// Least recently used first.
@@ -94,7 +94,10 @@ pub(crate) struct SessionSecrets {
 impl Default for DashboardSessions {
     fn default() -> Self {
         let suffix = encoding::random_hex().unwrap_or_default();
-        Self { cookie_name: format!("toolcrib_{}", suffix.get(..8).unwrap_or_default()), state: Mutex::default() }
+        Self {
+            cookie_name: format!("toolcrib_{}", suffix.get(..8).unwrap_or_default()),
+            state: Mutex::default(),
+        }
     }
 }
 
@@ -162,17 +165,18 @@ impl DashboardSessions {
     fn read_secrets(&self, headers: &HeaderMap) -> Option<SecretDigests> {
         let key = headers.get(SESSION_HEADER)?.to_str().ok()?;
         let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
-        let mut pairs = cookies.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
+        let mut pairs =
+            cookies.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
         let (_, cookie) = pairs.find(|(name, _)| *name == self.cookie_name)?;
         Some(SecretDigests { cookie: digest(cookie), key: digest(key) })
     }
 
-    fn lock(&self) -> MutexGuard<'_, LoginState> {
+    fn lock(&self) -> MutexGuard<'_, SessionTable> {
         self.state.lock().ignore_poison()
     }
 }
 
-impl LoginState {
+impl SessionTable {
     /// Removes sessions that were not used for too long, or whose caller has lost its access.
     fn remove_ended(&mut self, now: Instant) {
         self.sessions.retain(|session| {

@@ -37,8 +37,7 @@ struct Browser {
 
 impl Browser {
     fn log_in(address: SocketAddr, authorization: &str) -> Result<Self, u16> {
-        let reply =
-            request(address, "POST", "/api/v1/login", &[("Authorization", authorization)], b"");
+        let reply = request(address, "POST", "/api/v1/login", &[("Authorization", authorization)], b"");
         if reply.status != 200 {
             return Err(reply.status);
         }
@@ -62,10 +61,15 @@ fn browser_approves_only_with_the_cookie_and_the_key_of_a_code() {
     let gateway = home.serve();
     let page = request(gateway.address, "GET", "/", &[("Accept-Encoding", "gzip")], b"");
     assert_eq!((page.status, page.header("content-encoding")), (200, Some("gzip")));
-    assert!(page.header("content-security-policy").unwrap().starts_with("default-src 'none'; script-src 'self'"));
+    assert!(
+        page.header("content-security-policy").unwrap().starts_with("default-src 'none'; script-src 'self'")
+    );
     let known = [("Accept-Encoding", "gzip"), ("If-None-Match", page.header("etag").unwrap())];
     assert_eq!(request(gateway.address, "GET", "/", &known, b"").status, 304);
-    assert_eq!(request(gateway.address, "GET", "/ui/app.js", &[("Accept-Encoding", "gzip")], b"").status, 200);
+    assert_eq!(
+        request(gateway.address, "GET", "/ui/app.js", &[("Accept-Encoding", "gzip")], b"").status,
+        200
+    );
     assert_eq!(request(gateway.address, "GET", "/ui/nothing.js", &[], b"").status, 404);
 
     let (address, code) = open_ui(&home);
@@ -76,7 +80,8 @@ fn browser_approves_only_with_the_cookie_and_the_key_of_a_code() {
     assert_eq!(Browser::log_in(address, "Bearer x").err(), Some(401), "no session without a secret");
 
     let mut client = HttpClient::new(address, "/mcp", Era::Stateless);
-    let refused = client.request("tools/call", &json!({"name": "fake__echo", "arguments": {"text": "x"}})).message();
+    let refused =
+        client.request("tools/call", &json!({"name": "fake__echo", "arguments": {"text": "x"}})).message();
     let id = refused["error"]["data"]["approval"].as_str().unwrap_or_else(|| panic!("{refused}"));
     let approve = format!("/api/v1/calls/{id}/approve");
     let cookie = [("Cookie", browser.cookie.as_str())];
@@ -123,8 +128,12 @@ fn token_opens_a_session_with_the_rights_of_its_caller() {
     let ops = Browser::log_in(gateway.address, "Bearer ops-token-1234567").unwrap();
     let values = ops.send("GET", "/api/v1/config", &[]).text();
     assert!(values.contains("callers.ops.admin") && !values.contains("token-1234567"), "{values}");
-    let decide = |tool: &str| ops.send("GET", &format!("/api/v1/policy?caller=dev&tool={tool}"), &[]).message();
-    assert_eq!((&decide("fake.echo")["allowed"], &decide("fake.pid")["allowed"]), (&json!(true), &json!(false)));
+    let decide =
+        |tool: &str| ops.send("GET", &format!("/api/v1/policy?caller=dev&tool={tool}"), &[]).message();
+    assert_eq!(
+        (&decide("fake.echo")["allowed"], &decide("fake.pid")["allowed"]),
+        (&json!(true), &json!(false))
+    );
     assert_eq!(ops.send("POST", "/api/v1/ui", &[]).status, 403, "only the local caller gets codes");
     home.write_config(&config("[callers.ops]\ntoken = 'other-token-12345'\nadmin = true\n"));
     wait_until("the session ends with the access of its caller", || {

@@ -146,9 +146,7 @@ fn value_json(value: &ConfigChange) -> Value {
 }
 
 /// Runs work that reads files on a thread for blocking work.
-async fn read_blocking(
-    work: impl FnOnce() -> Result<Value, CommandError> + Send + 'static,
-) -> AdminReply {
+async fn read_blocking(work: impl FnOnce() -> Result<Value, CommandError> + Send + 'static) -> AdminReply {
     let done = tokio::task::spawn_blocking(work).await;
     match done.unwrap_or_else(|error| Err(CommandError::unexpected(&error))) {
         Ok(value) => AdminReply::ok(value),

@@ -32,7 +32,8 @@ pub(crate) async fn run(
         return Ok(ExitStatus::Success);
     }
     out.print_line(&url)?;
-    let action = if is_opened { "a browser was opened" } else { "open the link in a browser on this machine" };
+    let action =
+        if is_opened { "a browser was opened" } else { "open the link in a browser on this machine" };
     let validity = match code {
         Some(_) => "it logs in once, within two minutes",
         None => "log in with the token of a caller that has `admin = true`",
