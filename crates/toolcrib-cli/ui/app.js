@@ -44,7 +44,7 @@ function Navigation({ screens, current }) {
     <ul>
       ${screens.map(({ name, title }) => html`<li>
         <a href="#/${name}" aria-current=${name === current ? "page" : undefined}>
-          ${title}${name === "" && waiting ? html` <span class="badge" aria-label="${waiting} items need attention">${waiting}</span>` : null}
+          ${title}${name === "" && waiting ? html` <span class="badge">${waiting}<span class="hidden"> need attention</span></span>` : null}
         </a>
       </li>`)}
     </ul>
