@@ -137,10 +137,7 @@ async fn run_command(cli: &Cli, out: &mut Output) -> Result<ExitStatus> {
     }
     let paths = Paths::find(cli.globals.config.as_deref())?;
     out.set_hints(paths.hints());
-    let reports_it_itself = matches!(cli.command, Command::Allow(_) | Command::Check | Command::Doctor(_));
-    if let Some((file, reason)) = paths.sources().unused_project_file().filter(|_| !reports_it_itself) {
-        out.warn(&format!("`{}` {reason}", file.display()), Some("review it, then run `toolcrib allow`"))?;
-    }
+    warn_about_unused_project(&cli.command, &paths, out)?;
     match &cli.command {
         Command::Serve(args) => commands::serve::run(args, &paths, out).await,
         Command::Stdio(args) => commands::stdio::run(args, cli.globals.config.as_deref(), &paths, out).await,
@@ -191,6 +188,15 @@ async fn run_command(cli: &Cli, out: &mut Output) -> Result<ExitStatus> {
         | Command::Explain(_)
         | Command::Completions(_) => Ok(ExitStatus::Success),
     }
+}
+
+/// Warns about a config file of the project that is not used, unless the command reports that itself.
+fn warn_about_unused_project(command: &Command, paths: &Paths, out: &mut Output) -> Result<()> {
+    let reports_it_itself = matches!(command, Command::Allow(_) | Command::Check | Command::Doctor(_));
+    if let Some((file, reason)) = paths.sources().unused_project_file().filter(|_| !reports_it_itself) {
+        out.warn(&format!("`{}` {reason}", file.display()), Some("review it, then run `toolcrib allow`"))?;
+    }
+    Ok(())
 }
 
 /// Prints an error and returns its exit status. A broken pipe is not an error.

@@ -29,5 +29,22 @@ export function Clients() {
             { title: "Tools", cell: (client) => count(client.tools_shown), number: true },
             { title: "Tokens", cell: (client) => html`<details><summary>${count(client.tokens_shown)}</summary>${client.servers.map((row) => html`<div>${visible(row.server ?? "search tools")}: ${count(row.tokens)}</div>`)}</details>`, number: true },
           ]} />`
-      : html`<${Missing} error=${error} what="its clients" />`}`;
+      : html`<${Missing} error=${error} what="its clients" />`}
+    <section aria-labelledby="cost"><h2 id="cost">Cost by day</h2><${Cost} /></section>`;
+}
+
+/** The estimated tokens of results and definitions, per client and day. */
+function Cost() {
+  const { value, error } = useLoaded("cost", (abort) => get("/api/v1/stats?since=7d&cost=1", abort));
+  if (!value) return html`<${Missing} error=${error} what="what calls cost" />`;
+  return html`<${Table} caption="Cost by day" rows=${value.cost?.days ?? []} rowKey=${(row) => `${row.day} ${row.client} ${row.caller}`}
+    empty="No call was made in the last week."
+    columns=${[
+      { title: "Day", cell: (row) => visible(row.day) },
+      { title: "Client", cell: (row) => visible(row.client ?? "unnamed") },
+      { title: "Caller", cell: (row) => visible(row.caller) },
+      { title: "Calls", cell: (row) => count(row.calls), number: true },
+      { title: "Tokens of results", cell: (row) => count(row.result_tokens), number: true },
+      { title: "Tokens of definitions", cell: (row) => count(row.definition_tokens), number: true },
+    ]} />`;
 }
