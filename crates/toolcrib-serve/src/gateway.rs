@@ -185,10 +185,12 @@ impl ConnectionContext {
 
     /// Returns the access of the browser session that a request belongs to.
     pub(crate) fn session(&self, headers: &HeaderMap) -> Option<Arc<AuthenticatedCaller>> {
-        match self.gateway.dashboard_sessions.find(headers, Instant::now())? {
-            SessionAccess::Local => self.gateway.callers.authenticate(Entrypoint::Socket, headers),
-            SessionAccess::Caller(access) => Some(access),
-        }
+        let access = match self.gateway.dashboard_sessions.find(headers, Instant::now())? {
+            SessionAccess::Local => self.gateway.callers.authenticate(Entrypoint::Socket, headers)?,
+            SessionAccess::Caller(access) => access,
+        };
+        self.login.succeed();
+        Some(access)
     }
 
     /// Returns whether an admin's request may approve something. The local caller may over the gateway's own socket and in a browser

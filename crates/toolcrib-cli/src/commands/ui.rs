@@ -28,7 +28,8 @@ pub(crate) async fn run(
     let url = code.map_or_else(|| page.to_owned(), |code| format!("{page}#code={code}"));
     let is_opened = !args.no_browser && !out.json && browser::open(&url).await;
     if out.json {
-        out.print_json(&json!({"url": url, "login": if code.is_some() { "code" } else { "token" }, "expires_in": reply["expires_in"]}))?;
+        let login = if code.is_some() { "code" } else { "token" };
+        out.print_json(&json!({"url": url, "login": login, "expires_in": reply["expires_in"]}))?;
         return Ok(ExitStatus::Success);
     }
     out.print_line(&url)?;
