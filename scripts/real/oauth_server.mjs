@@ -23,7 +23,14 @@ const origin = await listen(resourceServer);
 const resource = `${origin}/mcp`;
 
 const counts = { issued: 0, renewed: 0, revoked: 0, refused: 0, registered: 0 };
+// The client metadata document that `auth.client-metadata-url` names. It is not on the internet, so it is answered here.
+const clientMetadata = {
+    client_id: "https://toolcrib.example/client.json", client_name: "toolcrib", application_type: "native",
+    redirect_uris: ["http://127.0.0.1/callback"], response_types: ["code"],
+    grant_types: ["authorization_code", "refresh_token"], token_endpoint_auth_method: "none",
+};
 const provider = new Provider(issuer, {
+    fetch: async (url) => (String(url) === clientMetadata.client_id ? Response.json(clientMetadata) : Response.error()),
     scopes: ["openid", "offline_access", "mcp:use"],
     pkce: { required: () => true },
     rotateRefreshToken: true,
@@ -31,6 +38,8 @@ const provider = new Provider(issuer, {
     ttl: { AccessToken: lifetime, RefreshToken: 3600, Grant: 3600, Session: 3600, Interaction: 600 },
     features: {
         registration: { enabled: true },
+        deviceFlow: { enabled: true },
+        clientIdMetadataDocument: { enabled: true, ack: "draft-02" },
         revocation: { enabled: true },
         devInteractions: { enabled: true },
         resourceIndicators: {

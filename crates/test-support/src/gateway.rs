@@ -133,8 +133,11 @@ impl GatewayProcess {
             panic!("the gateway exited ({status}): {:?}", self.stderr_lines());
         }
         let lines = self.stderr_lines();
-        let found =
-            lines.iter().find_map(|line| line.strip_prefix("listening on http://")?.strip_suffix("/mcp"));
+        let parse = |line: &str| {
+            let url = line.strip_prefix("listening on ")?.strip_suffix("/mcp")?;
+            url.strip_prefix("http://").or_else(|| url.strip_prefix("https://")).map(str::to_owned)
+        };
+        let found = lines.iter().find_map(|line| parse(line));
         found.map(|address| self.address = address.parse().unwrap()).is_some()
     }
 

@@ -1,11 +1,14 @@
-//! The admin API: status, tools, logs, start, restart, stop, reload, approvals, config, rules and audit.
+//! The admin API: status, tools, logs, start, restart, stop, reload, approvals, calls, events, clients, config,
+//! rules and audit.
 //!
 //! Produces JSON and is independent of connections; access is checked before a request gets here.
 
 mod approvals;
 mod errors;
+mod history;
 mod inspect;
 mod recorded_action;
+mod routes;
 #[cfg(test)]
 mod tests;
 mod tool_summaries;
@@ -23,9 +26,9 @@ use toolcrib::util::encoding;
 use toolcrib::util::format::format_timestamp;
 use toolcrib::util::maps::collect_map;
 use toolcrib::{Caller, Crib, Error, Selector, ServerId, ServerStatus, StderrLine};
-use toolcrib_serve::{AdminReply, AdminReplyFuture, AdminRequest, AdminRoutes, query_value};
+use toolcrib_serve::{AdminEvents, AdminReply, AdminReplyFuture, AdminRequest, AdminRoutes, query_value};
 
-use self::errors::{error_reply, failure_reply};
+use self::errors::{error_reply, failure_reply, forbidden_reply};
 use self::recorded_action::RecordedAction;
 use crate::environment::digest_value;
 use crate::gateway::GatewayHandle;
@@ -66,6 +69,11 @@ impl AdminRoutes for Admin {
     fn respond<'a>(&'a self, request: AdminRequest<'a>) -> AdminReplyFuture<'a> {
         Box::pin(self.route_recorded(request))
     }
+
+    fn open_events(&self, request: &AdminRequest<'_>) -> Option<Result<AdminEvents, AdminReply>> {
+        let is_stream = request.path == "/api/v1/events" && request.method == Method::GET;
+        is_stream.then(|| self.event_stream(request))
+    }
 }
 
 impl Admin {
@@ -99,6 +107,9 @@ impl Admin {
         let segments: Vec<&str> = segments.iter().map(|segment| &**segment).collect();
         let get = method == Method::GET;
         let post = method == Method::POST;
+        if !request.is_admin && !routes::is_own_data(&segments) {
+            return forbidden_reply("only an admin may do this");
+        }
         match segments.as_slice() {
             ["healthz"] if get => AdminReply::ok(json!({"status": "ok"})),
             ["readyz"] if get => self.readiness(),
@@ -109,21 +120,28 @@ impl Admin {
             ["api", "v1", "servers", server] if get => self.server(server).await,
             ["api", "v1", "servers", server, "logs"] if get => self.logs(server, query).await,
             ["api", "v1", "servers", server, action @ ("start" | "restart" | "stop")] if post => {
-                self.run_action(server, action).await
+                self.run_action(server, action, query).await
             }
-            ["healthz" | "readyz"]
-            | ["api", "v1", "status" | "gateway" | "tools" | "reload"]
-            | ["api", "v1", "servers", _]
-            | ["api", "v1", "servers", _, "logs" | "start" | "restart" | "stop"] => {
+            segments => self.route_others(&request, segments).await,
+        }
+    }
+
+    async fn route_others(&self, request: &AdminRequest<'_>, segments: &[&str]) -> AdminReply {
+        if let Some(reply) = self.respond_approvals(request, segments).await {
+            return reply;
+        }
+        if let Some(reply) = self.respond_history(request, segments).await {
+            return reply;
+        }
+        if let Some(reply) = self.respond_inspection(request, segments).await {
+            return reply;
+        }
+        let AdminRequest { method, path, .. } = request;
+        match routes::has_path(segments) {
+            true => {
                 error_reply(StatusCode::METHOD_NOT_ALLOWED, &format!("`{path}` does not support {method}"))
             }
-            segments => {
-                let reply = match self.respond_approvals(&request, segments).await {
-                    Some(reply) => Some(reply),
-                    None => self.respond_inspection(&request, segments).await,
-                };
-                reply.unwrap_or_else(|| error_reply(StatusCode::NOT_FOUND, &format!("unknown path `{path}`")))
-            }
+            false => error_reply(StatusCode::NOT_FOUND, &format!("unknown path `{path}`")),
         }
     }
 
@@ -191,8 +209,7 @@ impl Admin {
 
     /// Lists the tools that a caller sees; with `wait=1`, after every server was listed or has failed; with `refresh=1`, after
     /// the running servers were asked again; with `q`, those that match a query, best first. With `name`, and optionally
-    /// `server`, returns only that tool, or a similar name; with `start=1`, after its server was started. With `brief=1`, one line
-    /// for each of the first `limit` tools, of all servers or of `server`.
+    /// `server`, returns only that tool, or a similar name; with `start=1`, after its server was started.
     async fn tools(&self, caller: &Caller, query: Option<&str>) -> Value {
         if query_value(query, "brief").as_deref() == Some("1") {
             return tool_summaries::list(self.crib(), caller, query).await;
@@ -273,14 +290,20 @@ impl Admin {
         }
     }
 
-    async fn run_action(&self, name: &str, action: &str) -> AdminReply {
+    async fn run_action(&self, name: &str, action: &str, query: Option<&str>) -> AdminReply {
         let server = match self.parse_server(name) {
             Ok(server) => server,
             Err(error) => return failure_reply(&error),
         };
         let done = match action {
             "start" => self.crib().start(&server).await,
-            "restart" => self.crib().restart(&server).await,
+            "restart" => {
+                self.gateway.history().expect_restart(&server);
+                match query_value(query, "caller") {
+                    Some(caller) => self.crib().reconnect(&server, &Caller::new(&caller)).await,
+                    None => self.crib().restart(&server).await,
+                }
+            }
             _ => self.crib().stop(&server).await,
         };
         match done {

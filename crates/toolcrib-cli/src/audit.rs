@@ -25,6 +25,7 @@ use toolcrib::{CallClient, CallId, CallTiming, Caller, Era, Error, ErrorKind, Ob
 
 use self::file::AuditFile;
 use self::line::TimestampWriter;
+pub(crate) use self::line::{redact_arguments, redact_uri};
 pub(crate) use self::verify::{BrokenChain, IntactChain, verify};
 use crate::command_error::{CommandError, ProblemReport};
 use crate::exit::ExitStatus;

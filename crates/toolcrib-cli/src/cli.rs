@@ -2,8 +2,11 @@
 
 mod agents;
 mod audit;
+mod completions;
+mod demo;
 pub(crate) mod help;
 mod login;
+mod observe;
 mod policy;
 mod requests;
 mod secret;
@@ -18,11 +21,14 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub(crate) use agents::{ExportArgs, ImportArgs, InitArgs, RunArgs, SecretsChoice};
 pub(crate) use audit::{AuditArgs, AuditCommand, AuditVerifyArgs};
+pub(crate) use completions::{CompletionsArgs, ShellArg};
+pub(crate) use demo::{DemoRole, DemoServerArgs};
 pub(crate) use login::{LoginArgs, LogoutArgs};
+pub(crate) use observe::{EventsArgs, StatsArgs};
 pub(crate) use policy::{PolicyArgs, PolicyCommand, PolicyTestArgs};
 pub(crate) use requests::{CallArgs, CompleteArgs, PromptsArgs, ResourcesArgs, ToolsArgs};
 pub(crate) use secret::{SecretArgs, SecretCommand, SetSecretArgs};
-pub(crate) use servers::{ApproveArgs, DoctorArgs, LogsArgs, ServerNameArgs, WhyArgs};
+pub(crate) use servers::{ApproveArgs, DoctorArgs, LogsArgs, ServerNameArgs, StatusArgs, WhyArgs};
 pub(crate) use service::{
     BackgroundStage, InstallServiceArgs, ServeArgs, ServiceArgs, ServiceCommand, StdioArgs,
 };
@@ -230,6 +236,37 @@ pub(crate) enum Command {
     /// Without a log file, exits with 4.
     #[command(verbatim_doc_comment, alias = "log")]
     Logs(LogsArgs),
+    /// Show servers and their calls, refreshed
+    ///
+    /// Examples:
+    ///   toolcrib top
+    ///   toolcrib top | cat                      once
+    ///
+    /// Keys: s sorts by the next column, r reverses, / filters by name, q quits. Rates and latencies
+    /// are of the last minute.
+    #[command(verbatim_doc_comment)]
+    Top,
+    /// Show how many calls there were, how long they took and what failed
+    ///
+    /// Examples:
+    ///   toolcrib stats
+    ///   toolcrib stats --since 7d
+    ///   toolcrib stats --cost                   tokens of definitions and results
+    ///
+    /// Reads the history, which a gateway records; see `[history]` in the config.
+    #[command(verbatim_doc_comment)]
+    Stats(StatsArgs),
+    /// Show what happened: starts, exits, ejections, reloads, approvals and calls
+    ///
+    /// Examples:
+    ///   toolcrib events
+    ///   toolcrib events -f
+    ///   toolcrib events --since 2h --kind exited,ejected
+    ///   toolcrib events --call 019a8643c98a0f31  one call, by the id in an error or the audit file
+    ///
+    /// Above 50 calls per second, not every call is shown. Times are UTC.
+    #[command(verbatim_doc_comment)]
+    Events(EventsArgs),
     /// Check the config, the gateway and every server, and say how to fix each problem
     ///
     /// Examples:
@@ -382,6 +419,8 @@ pub(crate) enum Command {
     ///   toolcrib login --all
     ///   toolcrib login --status
     ///   toolcrib login linear --no-browser      print the URL only, such as over ssh
+    ///   toolcrib login linear --device          enter a code in a browser on another machine
+    ///   toolcrib login linear --as alice        the login of one caller of the gateway
     ///
     /// One login serves every agent on this machine and survives restarts: the tokens are stored like
     /// other secrets, and renewed before they expire.
@@ -523,53 +562,6 @@ pub(crate) struct ExplainArgs {
     /// The kind of an error, its number, or a failure class
     #[arg(allow_negative_numbers = true)]
     pub(crate) code: Option<String>,
-}
-
-/// Arguments of `completions`.
-#[derive(Debug, Args)]
-pub(crate) struct CompletionsArgs {
-    /// The shell
-    pub(crate) shell: ShellArg,
-}
-
-/// A shell with completions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ShellArg {
-    /// Bash.
-    Bash,
-    /// Zsh.
-    Zsh,
-    /// Fish.
-    Fish,
-    /// PowerShell.
-    Powershell,
-    /// Elvish.
-    Elvish,
-}
-
-/// Arguments of `status`.
-#[derive(Debug, Args)]
-pub(crate) struct StatusArgs {
-    /// Show one server in detail
-    pub(crate) server: Option<String>,
-}
-
-/// Arguments of the hidden `demo-server`.
-#[derive(Debug, Args)]
-pub(crate) struct DemoServerArgs {
-    /// The server to run
-    pub(crate) role: DemoRole,
-}
-
-/// The kind of a demo server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum DemoRole {
-    /// Returns its input.
-    Echo,
-    /// Counts, and has a tool that never returns.
-    Counter,
-    /// Exits immediately.
-    Crashing,
 }
 
 /// Parses a duration in the format of the config. Zero is refused.

@@ -39,7 +39,7 @@ pub(crate) enum GatewayClient {
 /// An HTTP response of the gateway.
 struct GatewayResponse {
     status: StatusCode,
-    /// The body, or the events of a stream except progress notifications.
+    /// The body, or the data of the events of a stream.
     messages: Vec<Bytes>,
 }
 
@@ -49,6 +49,9 @@ impl GatewayResponse {
         self.messages.last().cloned().unwrap_or_default()
     }
 }
+
+/// Receives the data of an event, and returns whether more are wanted.
+pub(crate) type EventHandler<'a> = dyn FnMut(Bytes) -> bool + Send + 'a;
 
 /// A connection to the gateway of a config.
 struct ConnectedSocket {
@@ -93,8 +96,12 @@ pub(crate) async fn connect_at(path: &Path) -> Result<Option<UnixStream>, Comman
 /// Returns whether the process at the other end of a socket belongs to this user or root. File permissions should ensure
 /// that, but the folder of a socket may have been replaced since they were checked.
 pub(crate) fn is_trusted_peer(stream: &UnixStream) -> bool {
-    let own_uid = rustix::process::geteuid().as_raw();
-    stream.peer_cred().is_ok_and(|peer| peer.uid() == own_uid || peer.uid() == 0)
+    stream.peer_cred().is_ok_and(|peer| is_trusted_user(peer.uid()))
+}
+
+/// Returns whether a user id is that of this user or root.
+pub(crate) fn is_trusted_user(uid: u32) -> bool {
+    uid == rustix::process::geteuid().as_raw() || uid == 0
 }
 
 /// Warns once about a socket of another user. Commands that hide warnings show it too.
@@ -140,6 +147,23 @@ impl GatewayClient {
     /// Sends a POST request to the admin API.
     pub(crate) async fn post(&self, path: &str) -> Result<Value, CommandError> {
         self.send_admin(Method::POST, path).await
+    }
+
+    /// Sends a GET request for a stream of events, and passes the data of each event on until the stream ends or `receive` returns
+    /// `false`.
+    pub(crate) async fn follow(
+        &self,
+        path: &str,
+        receive: &mut EventHandler<'_>,
+    ) -> Result<(), CommandError> {
+        let response = self.send_with(Method::GET, path, &[], Bytes::new(), receive).await?;
+        match response.status.is_success() {
+            true => Ok(()),
+            false => {
+                let value: Value = serde_json::from_slice(&response.body()).unwrap_or_default();
+                Err(CommandError::from_error_object(&value["error"]))
+            }
+        }
     }
 
     async fn send_admin(&self, method: Method, path: &str) -> Result<Value, CommandError> {
@@ -196,6 +220,28 @@ impl GatewayClient {
         headers: &[(&'static str, String)],
         body: Bytes,
     ) -> Result<GatewayResponse, CommandError> {
+        let mut events = Vec::new();
+        let mut receive = |event: Bytes| {
+            match progress_params(&event) {
+                Some(params) => progress_line::record_progress(&params),
+                None => events.push(event),
+            }
+            true
+        };
+        let mut response = self.send_with(method, path, headers, body, &mut receive).await?;
+        response.messages.extend(events);
+        Ok(response)
+    }
+
+    /// Sends a request. The events of a stream are passed on; another body is in the response.
+    async fn send_with(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&'static str, String)],
+        body: Bytes,
+        receive: &mut EventHandler<'_>,
+    ) -> Result<GatewayResponse, CommandError> {
         let mut request = Request::builder().method(method).uri(path).header(HOST, self.host());
         request = request.header(ACCEPT, "application/json, text/event-stream");
         if !body.is_empty() {
@@ -211,13 +257,13 @@ impl GatewayClient {
         let sent = match self {
             Self::Socket(path) => {
                 let stream = connect_at(path).await?.ok_or_else(|| gateway_lost("it has ended"))?;
-                exchange(stream, request).await
+                exchange(stream, request, receive).await
             }
             Self::Tcp(address) => {
                 let stream =
                     TcpStream::connect(address).await.map_err(|error| gateway_lost(&error.to_string()))?;
                 let _ = stream.set_nodelay(true);
-                exchange(stream, request).await
+                exchange(stream, request, receive).await
             }
         };
         sent.map_err(|error| gateway_lost(&error.to_string()))
@@ -245,7 +291,11 @@ fn gateway_lost(reason: &str) -> CommandError {
 }
 
 /// Sends one request on a new connection. Dropping the future closes the connection, which cancels the request.
-async fn exchange<I>(io: I, request: Request<Full<Bytes>>) -> Result<GatewayResponse, hyper::Error>
+async fn exchange<I>(
+    io: I,
+    request: Request<Full<Bytes>>,
+    receive: &mut EventHandler<'_>,
+) -> Result<GatewayResponse, hyper::Error>
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -254,7 +304,10 @@ where
         let (head, body) = sender.send_request(request).await?.into_parts();
         let kind = head.headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
         let messages = match kind.starts_with(b"text/event-stream") {
-            true => read_events(body).await?,
+            true => {
+                read_events(body, receive).await?;
+                Vec::new()
+            }
             false => vec![body.collect().await?.to_bytes()],
         };
         Ok(GatewayResponse { status: head.status, messages })
@@ -267,24 +320,22 @@ where
     work.await
 }
 
-/// Reads a stream to its end. Progress notifications are shown when they arrive.
-async fn read_events<B>(mut body: B) -> Result<Vec<Bytes>, B::Error>
+/// Reads a stream, and passes the data of each event on until `receive` returns `false`.
+async fn read_events<B>(mut body: B, receive: &mut EventHandler<'_>) -> Result<(), B::Error>
 where
     B: Body<Data = Bytes> + Unpin,
 {
     let mut decoder = SseDecoder::new(usize::MAX);
-    let mut messages = Vec::new();
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame?.into_data() else { continue };
         decoder.push(&data);
         while let Ok(Some(event)) = decoder.next_event() {
-            match progress_params(&event.data) {
-                Some(params) => progress_line::record_progress(&params),
-                None => messages.push(event.data),
+            if !receive(event.data) {
+                return Ok(());
             }
         }
     }
-    Ok(messages)
+    Ok(())
 }
 
 /// Returns the parameters of a progress notification.
@@ -336,8 +387,13 @@ mod tests {
             parse(vec![Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"result":{"a":1.0}}"#)]).unwrap();
         assert_eq!(plain, ResponsePayload::Result(Bytes::from_static(br#"{"a":1.0}"#)));
         let stream = "data: {\"method\":\"notifications/progress\",\"params\":{\"progress\":1}}\n\ndata: {\"method\":\"x\"}\n\ndata: {\"id\":1,\"error\":{\"code\":1}}\n\n";
-        let messages = read_events(Full::new(Bytes::from_static(stream.as_bytes()))).await.unwrap();
-        assert_eq!(messages.len(), 2, "progress is not kept");
+        let mut messages = Vec::new();
+        let mut receive = |event| {
+            messages.push(event);
+            true
+        };
+        read_events(Full::new(Bytes::from_static(stream.as_bytes())), &mut receive).await.unwrap();
+        assert_eq!(messages.len(), 3);
         assert_eq!(parse(messages).unwrap(), ResponsePayload::Error(Bytes::from_static(br#"{"code":1}"#)));
         assert!(parse(vec![Bytes::from_static(b"<html>")]).is_err());
     }

@@ -14,6 +14,7 @@ mod content;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod enable;
+pub(crate) mod events;
 pub(crate) mod explain;
 pub(crate) mod export;
 mod gateway_update;
@@ -34,11 +35,13 @@ pub(crate) mod run;
 pub(crate) mod secret;
 pub(crate) mod serve;
 pub(crate) mod service;
+pub(crate) mod stats;
 pub(crate) mod status;
 pub(crate) mod stdio;
 pub(crate) mod stop;
 pub(crate) mod stop_gateway;
 pub(crate) mod tools;
+pub(crate) mod top;
 pub(crate) mod ui;
 pub(crate) mod why;
 
@@ -112,8 +115,8 @@ fn missing_gateway_error(config: &Config) -> Option<CommandError> {
     let (server, port) =
         config.declared.iter().find_map(|server| Some((&server.id, server.missing_gateway?)))?;
     let message = format!("`{server}` runs in the gateway of this host, and none answers on port {port}");
-    // Without callers, a gateway is only for this machine.
-    let address = if config.callers.is_empty() { "127.0.0.1" } else { "0.0.0.0" };
+    // Without callers and issuers, a gateway is only for this machine.
+    let address = if config.requires_tokens() { "0.0.0.0" } else { "127.0.0.1" };
     let hint = format!("toolcrib serve --listen {address}:{port}");
     Some(CommandError { message, ..CommandError::no_gateway() }.hint(hint))
 }

@@ -1,5 +1,6 @@
 //! The running gateway: binds its listeners, accepts connections, and drains on shutdown.
 
+mod client_certificate;
 mod dashboard_address;
 mod dashboard_listener;
 mod handle;
@@ -7,14 +8,15 @@ mod idle_exit;
 mod listener;
 mod lock;
 mod log_files;
+mod login_starter;
 mod other_gateway;
 mod peer_check;
-mod per_ip_limit;
 mod settings;
 mod signals;
 mod socket_activation;
 #[cfg(target_os = "linux")]
 mod socket_owners;
+mod tls;
 mod watch;
 
 use std::io;
@@ -33,8 +35,8 @@ use toolcrib::store::SigningKey;
 use toolcrib::util::tasks::SpawnBoxed as _;
 use toolcrib::{CallEnd, Caller, Catalog, ClientCapabilities, Crib, CribBuilder, ErrorKind, Settings};
 use toolcrib_serve::{
-    ActiveCallers, AdminRoutes, ConnectionPeer, Entrypoint, FailedLogins, HttpGateway, McpService,
-    StreamFuture, serve_connection,
+    ActiveCallers, AddressLimit, AddressPermit, AdminRoutes, ConnectionPeer, Entrypoint, FailedLogins,
+    HttpGateway, McpService, StreamFuture, serve_after_handshake, serve_connection,
 };
 
 use crate::audit::{AdminAction, Audit};
@@ -43,7 +45,8 @@ use crate::command_error::CommandError;
 use crate::dashboard;
 use crate::exit::ExitStatus;
 use crate::hints::hint_text;
-use crate::listen::ListenAddr;
+use crate::history::CallHistory;
+use crate::listen::{self, ListenAddr};
 use crate::paths::Paths;
 use crate::secrets::SecretLocator;
 use crate::sources::ConfigSources;
@@ -57,11 +60,12 @@ use self::listener::{GatewayListeners, Listener};
 pub(crate) use self::lock::{CANNOT_LOCK, StartLock};
 use self::log_files::LogFiles;
 pub(crate) use self::log_files::read_log;
+use self::login_starter::LoopbackLogins;
 pub(crate) use self::other_gateway::{OtherGateway, STOP_GRACE};
 use self::peer_check::PeerCheck;
-use self::per_ip_limit::{ConnectionPermit, ConnectionsByIp};
-use self::settings::{GatewaySettings, SettingsTarget, library_settings};
+use self::settings::{GatewaySettings, SettingsTarget, library_settings, records_arguments};
 pub(crate) use self::signals::{SignalRequest, Signals};
+pub(crate) use self::tls::find_tls_problem;
 
 /// Time that finished responses get to reach their clients after every server has stopped.
 const FINAL_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -107,15 +111,17 @@ impl Gateway {
         let config = running.config;
         let secrets = SecretLocator::new(paths, &config.secrets);
         let settings = load_settings(config, &secrets).await?;
-        let requires_tokens = !settings.callers.is_empty();
-        let listeners =
-            GatewayListeners::open(paths, mode, settings.listen.any_user, requires_tokens).await?;
+        let listeners = GatewayListeners::open(paths, mode, &settings).await?;
         let tasks = TaskTracker::new();
         let logs = LogFiles::new(paths.log_dir(), &tasks);
         let audit = Arc::new(Audit::new(settings.audit.as_ref())?);
+        let arguments = records_arguments(settings.audit.as_ref());
+        let history = Arc::new(CallHistory::new(paths.history_dir(), &settings.history, arguments));
         let builder = with_signing_key(builder(paths, settings.settings, &secrets), paths)
             .listing_wait(settings.limits.listing_wait);
-        let crib = build_crib(builder.log(logs.sink()).observer(audit.clone()))?;
+        let is_exposed = listeners.address.as_ref().is_some_and(ListenAddr::is_exposed);
+        let builder = builder.login_starter(LoopbackLogins { is_exposed });
+        let crib = build_crib(builder.log(logs.sink()).observer(audit.clone()).observer(history.clone()))?;
         let callers = Arc::new(ActiveCallers::new(settings.callers));
         let login_audit = audit.clone();
         let target = SettingsTarget {
@@ -123,26 +129,35 @@ impl Gateway {
             callers: callers.clone(),
             secrets,
             audit,
-            is_exposed: listeners.address.as_ref().is_some_and(ListenAddr::is_exposed),
+            history,
+            is_exposed,
             peer_check: listeners.peer_check.clone(),
+            tls: listeners.tls.clone(),
         };
         let is_auto = matches!(mode, GatewayMode::Auto);
-        let public = listeners.public.as_ref().and_then(Listener::tcp_address);
-        let dashboard = DashboardAddress::new(public, listeners.accepts_codes());
+        let dashboard =
+            DashboardAddress::new(listeners.dashboard_url(&settings.listen), listeners.accepts_codes());
         let sessions = dashboard.sessions();
         let handle = GatewayHandle::new(target, sources.clone(), running, is_auto, dashboard);
         let own_host = listeners.address.as_ref().and_then(ListenAddr::host);
-        let hosts = settings.listen.hosts.into_iter().chain(own_host).collect();
+        let public_url = settings.listen.public_url;
+        let public_host = public_url.as_deref().and_then(listen::url_host);
+        let hosts = settings.listen.hosts.into_iter().chain(own_host).chain(public_host).collect();
+        let port = listeners.public.as_ref().and_then(Listener::tcp_address).map(|address| address.port());
         let http = HttpGateway::new(service(paths, &crib), callers, &settings.limits)
             .with_admin(admin(handle.clone()))
             .with_hosts(hosts)
             .with_dashboard(dashboard::FILES, sessions)
+            .with_public_address(public_url, port)
+            .with_trusted_proxies(settings.listen.trusted_proxies)
             .with_max_unauthenticated(max_public_connections() / 2)
             .with_failed_logins(move |failed| record_failed_logins(&login_audit, failed));
+        let http = Arc::new(http);
+        handle.set_http(&http);
         Ok(Self {
             crib,
             handle,
-            http: Arc::new(http),
+            http,
             listeners,
             connections: ConnectionCount::new(),
             drain_timeout: settings.limits.drain,
@@ -154,7 +169,14 @@ impl Gateway {
 
     /// Returns the address it listens on, as shown to people and clients.
     pub(crate) fn address(&self) -> String {
-        self.listeners.public.as_ref().unwrap_or(&self.listeners.socket).address()
+        self.listeners.public.as_ref().unwrap_or(&self.listeners.socket).address(self.listeners.tls.is_some())
+    }
+
+    /// Returns whether other machines can reach it without TLS and without a proxy that publishes it over TLS.
+    pub(crate) fn is_exposed_without_tls(&self, config: &Config) -> bool {
+        let is_published = config.listen.public_url.as_ref().is_some_and(|url| url.starts_with("https://"));
+        let is_exposed = self.listeners.address.as_ref().is_some_and(ListenAddr::is_exposed);
+        is_exposed && self.listeners.tls.is_none() && !is_published
     }
 
     /// Returns the TCP port, if it listens on one.
@@ -177,16 +199,20 @@ impl Gateway {
     /// Starts to serve connections.
     pub(crate) fn accept(&self) {
         if let Some(listener) = &self.listeners.public {
-            self.accept_on(listener, max_public_connections());
+            self.accept_on(listener, false, max_public_connections());
         }
-        self.accept_on(&self.listeners.socket, Semaphore::MAX_PERMITS);
+        if let Some(tls) = &self.listeners.tls {
+            self.tasks.spawn_boxed(tls.clone().watch(self.stop.clone()));
+        }
+        self.accept_on(&self.listeners.socket, true, Semaphore::MAX_PERMITS);
         self.accept_dashboard();
         let catalog = self.handle.crib().watch_catalog();
         self.tasks.spawn_boxed(return_free_memory(self.http.clone(), catalog, self.stop.clone()));
     }
 
-    /// Serves connections of one listener, at most `max_connections` at the same time.
-    fn accept_on(&self, listener: &Listener, max_connections: usize) {
+    /// Serves connections of one listener, the gateway's own socket or the public one, at most `max_connections` at the same
+    /// time.
+    fn accept_on(&self, listener: &Listener, is_own: bool, max_connections: usize) {
         let limits = AcceptLimits {
             permits: Arc::new(Semaphore::new(max_connections)),
             tasks: self.tasks.clone(),
@@ -195,24 +221,31 @@ impl Gateway {
         let http = self.http.clone();
         match listener {
             Listener::Tcp(listener) => {
-                let acceptor = TcpAcceptor { listener: listener.clone(), by_ip: ConnectionsByIp::default() };
+                let by_ip = AddressLimit::default();
+                let acceptor = TcpAcceptor { listener: listener.clone(), by_ip, http: http.clone() };
                 let peer_check = self.listeners.peer_check.clone();
+                let tls = self.listeners.tls.clone();
                 let serve = move |accepted: AcceptedTcp, stop| {
                     let http = http.clone();
                     let peer_check = peer_check.clone();
+                    let tls = tls.clone();
                     async move {
                         let AcceptedTcp { stream, peer } = accepted;
                         let peer = identify(peer_check, peer, stream.local_addr().ok()).await;
-                        serve_connection(stream, http, peer, stop).await
+                        match tls {
+                            None => serve_connection(stream, http, peer, stop).await,
+                            Some(tls) => serve_after_handshake(tls.accept(stream, peer), http, stop).await,
+                        }
                     }
                 };
                 self.tasks.spawn_boxed(accept_all(acceptor, limits, serve));
             }
             Listener::Unix(listener, _) => {
                 let connections = self.connections.clone();
-                let acceptor = UnixAcceptor { listener: listener.clone(), connections };
-                let serve =
-                    move |stream, stop| serve_connection(stream, http.clone(), Entrypoint::Socket, stop);
+                let acceptor = UnixAcceptor { listener: listener.clone(), connections, is_own };
+                let serve = move |accepted: AcceptedUnix, stop| {
+                    serve_connection(accepted.stream, http.clone(), accepted.peer, stop)
+                };
                 self.tasks.spawn_boxed(accept_all(acceptor, limits, serve));
             }
         }
@@ -364,7 +397,8 @@ trait Acceptor {
 
 struct TcpAcceptor {
     listener: Arc<TcpListener>,
-    by_ip: ConnectionsByIp,
+    by_ip: AddressLimit,
+    http: Arc<HttpGateway>,
 }
 
 /// A connection and the address of its client.
@@ -376,18 +410,32 @@ struct AcceptedTcp {
 struct UnixAcceptor {
     listener: Arc<UnixListener>,
     connections: ConnectionCount,
+    /// True for the gateway's own socket, on which there is only the local caller.
+    is_own: bool,
+}
+
+struct AcceptedUnix {
+    stream: CountedStream,
+    peer: ConnectionPeer,
 }
 
 impl Acceptor for TcpAcceptor {
     type Stream = AcceptedTcp;
-    type Permit = ConnectionPermit;
+    type Permit = Option<AddressPermit>;
 
-    async fn accept(&self) -> io::Result<(AcceptedTcp, ConnectionPermit)> {
+    /// Accepts a connection. Those of a trusted proxy are not limited, because they are used by many clients.
+    async fn accept(&self) -> io::Result<(AcceptedTcp, Option<AddressPermit>)> {
         loop {
             let (stream, peer) = self.listener.accept().await?;
-            let Some(permit) = self.by_ip.try_acquire(peer.ip()) else {
-                tracing::debug!(%peer, "rejected a connection: too many from this address");
-                continue;
+            let permit = match self.http.is_trusted_proxy(peer.ip()) {
+                true => None,
+                false => match self.by_ip.try_acquire(peer.ip()) {
+                    Some(permit) => Some(permit),
+                    None => {
+                        tracing::debug!(%peer, "rejected a connection: too many from this address");
+                        continue;
+                    }
+                },
             };
             let _ = stream.set_nodelay(true);
             return Ok((AcceptedTcp { stream, peer }, permit));
@@ -396,18 +444,25 @@ impl Acceptor for TcpAcceptor {
 }
 
 impl Acceptor for UnixAcceptor {
-    type Stream = CountedStream;
+    type Stream = AcceptedUnix;
     type Permit = ();
 
-    /// Accepts only this user and root. File permissions should ensure that already, but a client of this socket needs no
-    /// token, so the peer is checked as well.
-    async fn accept(&self) -> io::Result<(CountedStream, ())> {
+    /// Accepts a connection. On the gateway's own socket, only this user and root are accepted. File permissions should ensure
+    /// that already, but a client of this socket needs no token, so the peer is checked as well.
+    async fn accept(&self) -> io::Result<(AcceptedUnix, ())> {
         loop {
             let (stream, _) = self.listener.accept().await?;
-            if client::is_trusted_peer(&stream) {
-                return Ok((self.connections.add(stream), ()));
-            }
-            tracing::warn!("rejected a connection from another user");
+            let uid = stream.peer_cred().ok().map(|peer| peer.uid());
+            let peer = match uid.is_some_and(client::is_trusted_user) {
+                true if self.is_own => Entrypoint::Socket.into(),
+                true => ConnectionPeer::from(Entrypoint::Socket).with_uid(uid),
+                false if self.is_own => {
+                    tracing::warn!("rejected a connection from another user");
+                    continue;
+                }
+                false => ConnectionPeer::from(Entrypoint::OtherUser).with_uid(uid),
+            };
+            return Ok((AcceptedUnix { stream: self.connections.add(stream), peer }, ()));
         }
     }
 }

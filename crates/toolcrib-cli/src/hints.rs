@@ -47,7 +47,17 @@ pub fn hint_text(hint: &Hint) -> String {
         Hint::SetSecret { name } => format!("toolcrib secret set {name}"),
         Hint::CheckSecrets => "toolcrib secret ls".to_owned(),
         Hint::Login { server } => format!("toolcrib login {server}"),
+        Hint::LoginAs { server, caller } => format!("toolcrib login {server} --as {}", shell_word(caller)),
         other => other.to_string(),
+    }
+}
+
+/// Returns a text as one word of a shell command.
+pub(crate) fn shell_word(text: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+=:@%,".contains(c);
+    match !text.is_empty() && text.chars().all(is_plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
     }
 }
 
@@ -67,10 +77,7 @@ impl Hints {
     /// Creates hints for a config that must be named on the command line.
     pub(crate) fn for_config(config: &Path) -> Self {
         let file = std::path::absolute(config).unwrap_or_else(|_| config.to_owned()).display().to_string();
-        let is_plain = |c: char| c.is_alphanumeric() || "/._-+=:@%,".contains(c);
-        let quoted =
-            if file.chars().all(is_plain) { file } else { format!("'{}'", file.replace('\'', r"'\''")) };
-        Self { config_flag: Some(format!(" --config {quoted}")) }
+        Self { config_flag: Some(format!(" --config {}", shell_word(&file))) }
     }
 
     /// Returns the hint with the flag added to every command that uses the config.
@@ -109,6 +116,10 @@ mod tests {
             (Hint::RaiseLimit { key: "limits.memory".to_owned() }, "raise `limits.memory`"),
             (Hint::UseName { name: "git".to_owned() }, "did you mean `git`?"),
             (Hint::Text("wait".to_owned()), "wait"),
+            (
+                Hint::LoginAs { server: server.clone(), caller: "a b".to_owned() },
+                "toolcrib login git --as 'a b'",
+            ),
         ] {
             assert_eq!(hint_text(&hint), expected);
         }

@@ -23,6 +23,7 @@ mod explain;
 pub mod fuzzing;
 mod gateway;
 mod hints;
+mod history;
 mod listen;
 mod logging;
 mod output;
@@ -34,6 +35,7 @@ mod progress_line;
 mod project;
 mod prompt;
 mod protection;
+mod redirect_listener;
 mod report;
 mod secrets;
 mod sources;
@@ -151,6 +153,9 @@ async fn run_command(cli: &Cli, out: &mut Output) -> Result<ExitStatus> {
         Command::Restart(args) => commands::restart::run(args, &paths, out).await,
         Command::Stop(args) => commands::stop::run(args, &paths, out).await,
         Command::Logs(args) => commands::logs::run(args, &paths, out).await,
+        Command::Top => commands::top::run(&paths, out).await,
+        Command::Stats(args) => commands::stats::run(args, &paths, out).await,
+        Command::Events(args) => commands::events::run(args, &paths, out).await,
         Command::Approve(args) => commands::approve::run(args, &paths, out).await,
         Command::Doctor(args) => commands::doctor::run(args, &paths, out).await,
         Command::Check => commands::check::run(&paths, out),

@@ -48,16 +48,22 @@ impl ListenAddr {
     pub(crate) fn check_exposure(&self, requires_tokens: bool) -> Result<(), CommandError> {
         match self {
             Self::Tcp(address) if self.is_exposed() && !requires_tokens => Err(CommandError::usage(format!(
-                "`{address}` can be reached from other machines, and no `callers` are declared: \
+                "`{address}` can be reached from other machines, and no `callers` or `issuers` are declared: \
                  they could call every tool"
             ))
             .hint(format!(
-                "declare `[callers.NAME]` with a `token`, or toolcrib serve --listen 127.0.0.1:{}",
+                "declare `[callers.NAME]` with a `token` or `[issuers.NAME]`, or toolcrib serve --listen 127.0.0.1:{}",
                 address.port()
             ))),
             _ => Ok(()),
         }
     }
+}
+
+/// Returns the host of a URL, as it is written in `Host`.
+pub(crate) fn url_host(url: &str) -> Option<String> {
+    let url: hyper::Uri = url.parse().ok()?;
+    url.host().map(str::to_owned)
 }
 
 impl FromStr for ListenAddr {

@@ -146,6 +146,20 @@ impl Output {
         size.map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0).unwrap_or(DEFAULT_WIDTH)
     }
 
+    /// Returns the number of lines of the terminal, if there is one.
+    pub(crate) fn height(&self) -> Option<usize> {
+        let size = self.is_terminal.then(|| rustix::termios::tcgetwinsize(io::stdout()).ok()).flatten();
+        size.map(|size| usize::from(size.ws_row)).filter(|lines| *lines > 0)
+    }
+
+    /// Clears the terminal and moves to its first line. Does nothing if stdout is not a terminal.
+    pub(crate) fn clear_screen(&mut self) -> io::Result<()> {
+        match self.is_terminal {
+            true => self.stdout.write_all(b"\x1b[H\x1b[2J"),
+            false => Ok(()),
+        }
+    }
+
     /// Prints rows below a heading: aligned on a terminal, separated by tabs otherwise.
     pub(crate) fn print_table(&mut self, heading: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
         let heading: Vec<String> = heading.iter().map(|&name| name.to_owned()).collect();

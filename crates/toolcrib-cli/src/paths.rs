@@ -201,6 +201,14 @@ impl Paths {
         }
     }
 
+    /// Returns the folder of the history of calls and events. Configs other than the default have their own.
+    pub(crate) fn history_dir(&self) -> PathBuf {
+        match self.is_default_config && self.project.is_none() {
+            true => self.state_dir.join("history"),
+            false => self.state_dir.join(format!("history-{}", self.config_key())),
+        }
+    }
+
     /// Returns the file that stores how much of the quotas is used.
     pub(crate) fn usage_file(&self) -> PathBuf {
         match self.is_default_config && self.project.is_none() {

@@ -8,6 +8,7 @@ use toolcrib::limits::{LimitOwner, UsageLimit};
 use toolcrib::util::format::closest_match;
 use toolcrib::{Caller, ServerId};
 
+use crate::cli::PolicyTestArgs;
 use crate::command_error::CommandError;
 
 /// A caller and a tool of a config, found by their names.
@@ -37,18 +38,13 @@ pub(crate) struct ApplicableLimit<'a> {
 }
 
 impl PolicyQuestion {
-    /// Finds the caller, its profile and the tool, which is named as `SERVER.TOOL` or by its public name.
+    /// Finds the caller, its groups and profile, and the tool, which is named as `SERVER.TOOL` or by its public name.
     ///
     /// # Errors
     /// If one of them is not declared.
-    pub(crate) fn new(
-        config: &Config,
-        caller: &str,
-        profile: Option<&str>,
-        tool: &str,
-    ) -> Result<Self, CommandError> {
-        let caller = find_caller(config, caller, profile)?;
-        let (server, tool) = parse_tool(config, tool)?;
+    pub(crate) fn new(config: &Config, args: &PolicyTestArgs) -> Result<Self, CommandError> {
+        let caller = find_caller(config, args)?;
+        let (server, tool) = parse_tool(config, &args.tool)?;
         Ok(Self { caller, server, tool })
     }
 
@@ -62,7 +58,7 @@ impl<'a> PolicyTest<'a> {
     fn new(config: &'a Config, caller: &'a Caller, server: &'a ServerId, tool: &'a str) -> Self {
         let limits = config
             .usage_limits
-            .limits_for(caller.as_str())
+            .limits_for(caller)
             .filter(|(_, limit)| limit.pattern().matches(server, tool))
             .map(|(owner, limit)| ApplicableLimit { owner, limit })
             .collect();
@@ -95,6 +91,7 @@ impl<'a> PolicyTest<'a> {
         json!({
             "caller": self.caller.as_str(),
             "profile": self.caller.profile(),
+            "groups": self.caller.groups(),
             "server": self.server.as_str(),
             "tool": self.tool,
             "allowed": self.is_allowed(),
@@ -132,24 +129,63 @@ fn verdict_json(verdict: &PolicyVerdict<'_>) -> Value {
     })
 }
 
-fn find_caller(config: &Config, name: &str, profile: Option<&str>) -> Result<Caller, CommandError> {
-    let local = Caller::local();
-    let names = || config.callers.iter().map(|caller| caller.name.as_str()).chain([local.as_str()]);
-    if names().any(|other| other == name) {
-        let declared = config.callers.iter().find(|caller| caller.name == name);
-        let own_profile = declared.and_then(|caller| caller.profile.as_deref());
-        if let (Some(own), Some(other)) = (own_profile, profile)
-            && own != other
-        {
-            return Err(CommandError::usage(format!("caller `{name}` always has the profile `{own}`")));
-        }
-        let profile = own_profile.or(profile).map(|profile| find_profile(config, profile)).transpose()?;
-        return Ok(profile.into_iter().fold(Caller::new(name), Caller::with_profile));
+/// The profile and the groups that the config gives to a caller.
+#[derive(Default)]
+struct DeclaredRights<'a> {
+    profile: Option<&'a str>,
+    groups: &'a [String],
+}
+
+fn find_caller(config: &Config, args: &PolicyTestArgs) -> Result<Caller, CommandError> {
+    let name = args.caller.as_str();
+    let declared = find_rights(config, name)?;
+    let profile = args.profile.as_deref();
+    if let (Some(own), Some(other)) = (declared.profile, profile)
+        && own != other
+    {
+        return Err(CommandError::usage(format!("caller `{name}` always has the profile `{own}`")));
     }
+    for group in &args.groups {
+        find_group(config, group)?;
+    }
+    let groups = declared.groups.iter().chain(&args.groups).cloned();
+    let profile = declared.profile.or(profile).map(|profile| find_profile(config, profile)).transpose()?;
+    Ok(profile.into_iter().fold(Caller::with_groups(name, groups), Caller::with_profile))
+}
+
+/// Returns what the config says about a caller, which may be any caller of a declared issuer.
+fn find_rights<'a>(config: &'a Config, name: &str) -> Result<DeclaredRights<'a>, CommandError> {
+    let local = Caller::local();
+    if let Some(caller) = config.callers.iter().find(|caller| caller.name == name) {
+        return Ok(DeclaredRights { profile: caller.profile.as_deref(), groups: &caller.groups });
+    }
+    if let Some(caller) = config.issued_callers.iter().find(|caller| caller.name == name) {
+        return Ok(DeclaredRights { profile: caller.profile.as_deref(), groups: &caller.groups });
+    }
+    let is_issued = |(issuer, subject): (&str, &str)| {
+        !subject.is_empty() && config.issuers.iter().any(|spec| spec.name == issuer)
+    };
+    if name == local.as_str() || name.split_once(':').is_some_and(is_issued) {
+        return Ok(DeclaredRights::default());
+    }
+    let issued = config.issued_callers.iter().map(|caller| caller.name.as_str());
+    let names = config.callers.iter().map(|caller| caller.name.as_str()).chain(issued);
     let error = CommandError::usage(format!("no caller is called `{name}`"));
+    Err(match closest_match(name, names.chain([local.as_str()])) {
+        Some(similar) => error.hint(format!("did you mean `{similar}`?")),
+        None => error.hint("declare `[callers.NAME]`, or use `ISSUER:SUBJECT` or `local`"),
+    })
+}
+
+fn find_group(config: &Config, name: &str) -> Result<(), CommandError> {
+    let names = || config.groups.iter().map(|group| group.name.as_str());
+    if names().any(|other| other == name) {
+        return Ok(());
+    }
+    let error = CommandError::usage(format!("no group is called `{name}`"));
     Err(match closest_match(name, names()) {
         Some(similar) => error.hint(format!("did you mean `{similar}`?")),
-        None => error.hint("declare `[callers.NAME]`, or use `local`"),
+        None => error.hint(format!("declare `[groups.{name}]`")),
     })
 }
 

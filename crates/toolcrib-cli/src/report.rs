@@ -4,15 +4,11 @@
 //! version.
 
 pub(crate) mod approvals;
-#[cfg_attr(not(test), expect(dead_code, reason = "the routes follow"))]
 pub(crate) mod calls;
-#[cfg_attr(not(test), expect(dead_code, reason = "the routes follow"))]
 pub(crate) mod clients;
 pub(crate) mod declared;
-#[cfg_attr(not(test), expect(dead_code, reason = "the routes follow"))]
 pub(crate) mod events;
 pub(crate) mod server;
-#[cfg_attr(not(test), expect(dead_code, reason = "the routes follow"))]
 pub(crate) mod stats;
 pub(crate) mod status;
 pub(crate) mod tools;
@@ -124,6 +120,18 @@ impl ReloadReport {
             restart_needed,
         }
     }
+
+    /// Returns the changes in one line.
+    pub(crate) fn summary(&self) -> String {
+        let changes = [("added", &self.added), ("removed", &self.removed), ("changed", &self.changed)];
+        let changes = changes.iter().filter(|(_, servers)| !servers.is_empty());
+        let changes: Vec<String> =
+            changes.map(|(change, servers)| format!("{change} {}", servers.join(", "))).collect();
+        match changes.is_empty() {
+            true => format!("config {}: no server changed", self.generation),
+            false => format!("config {}: {}", self.generation, changes.join("; ")),
+        }
+    }
 }
 
 impl Report for ReloadReport {
@@ -182,4 +190,4 @@ impl<R: Report> Report for Vec<R> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

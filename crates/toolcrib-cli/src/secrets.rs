@@ -297,7 +297,7 @@ impl SecretUses {
             uses.add(texts.flat_map(toolcrib::spec::template::TemplateText::secrets), declared.id.as_str());
         }
         for caller in &config.callers {
-            if let CallerToken::Text(text) = &caller.token {
+            if let Some(CallerToken::Text(text)) = &caller.token {
                 uses.add(text.secrets(), &format!("callers.{}", caller.name));
             }
         }

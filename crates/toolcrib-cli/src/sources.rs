@@ -190,7 +190,7 @@ impl ConfigStamp {
 
 /// The metadata that changes when a file is written or replaced. Times are `(seconds, nanoseconds)`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct FileStamp {
+pub(crate) struct FileStamp {
     device: u64,
     inode: u64,
     size: u64,
@@ -200,7 +200,7 @@ struct FileStamp {
 
 impl FileStamp {
     /// Reads the stamp of a file, following links, or `None` if the file cannot be found.
-    fn read(path: &Path) -> Option<Self> {
+    pub(crate) fn read(path: &Path) -> Option<Self> {
         let metadata = fs::metadata(path).ok()?;
         Some(Self {
             device: metadata.dev(),

@@ -5,6 +5,7 @@ use std::pin::Pin;
 
 use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
+use tokio::sync::mpsc;
 use toolcrib::Caller;
 
 /// A request to the admin API. Access has been checked, except to routes that approve something.
@@ -15,12 +16,16 @@ pub struct AdminRequest<'a> {
     /// Whether the request may approve something: it came over the gateway's own socket, with a token, or from a browser that has logged
     /// in. Any program on this machine can reach the address, including servers that fetch URLs.
     pub can_approve: bool,
+    /// Whether the caller is an admin. Other callers reach only the paths that show them their own calls and clients.
+    pub is_admin: bool,
     /// The HTTP method.
     pub method: &'a Method,
     /// The path, percent-encoded.
     pub path: &'a str,
     /// The query string, percent-encoded.
     pub query: Option<&'a str>,
+    /// The event after which a stream of events is resumed.
+    pub last_event_id: Option<&'a str>,
 }
 
 /// The response of the admin API.
@@ -47,6 +52,9 @@ impl AdminReply {
 /// A pending response of the admin API.
 pub type AdminReplyFuture<'a> = Pin<Box<dyn Future<Output = AdminReply> + Send + 'a>>;
 
+/// A stream of events that the admin API sends, each encoded as a server-sent event. It ends with its sender.
+pub type AdminEvents = mpsc::Receiver<Vec<u8>>;
+
 /// The admin API, for every path that is not an MCP endpoint.
 pub trait AdminRoutes: fmt::Debug + Send + Sync {
     /// Handles one request.
@@ -57,6 +65,12 @@ pub trait AdminRoutes: fmt::Debug + Send + Sync {
     /// # Cancel safety
     /// The future is dropped when the client disconnects.
     fn respond<'a>(&'a self, request: AdminRequest<'a>) -> AdminReplyFuture<'a>;
+
+    /// Opens a stream of events, if the path has one; the error is the response without a stream.
+    fn open_events(&self, request: &AdminRequest<'_>) -> Option<Result<AdminEvents, AdminReply>> {
+        let _ = request;
+        None
+    }
 }
 
 /// An admin API without paths.

@@ -14,6 +14,7 @@ use toolcrib::CallUpdate;
 use toolcrib::protocol::jsonrpc::{RequestId, ResponsePayload, encode_response, result_head};
 use toolcrib::protocol::sse::write_event;
 
+use crate::address_limit::AddressPermit;
 use crate::client_memory::MemoryClaim;
 use crate::service::updates::encode_update;
 
@@ -36,6 +37,8 @@ pub(crate) enum ResponseBody {
 pub(crate) struct EventStream {
     messages: Pin<Box<dyn MessageSource>>,
     keep_alive: Pin<Box<Sleep>>,
+    /// Counts the stream towards its client, if a proxy named that.
+    pub(crate) client_permit: Option<AddressPermit>,
 }
 
 /// A source of messages, each encoded as an event.
@@ -102,6 +105,7 @@ impl ResponseBody {
         Self::Events(Box::new(EventStream {
             messages: Box::pin(messages),
             keep_alive: Box::pin(sleep(KEEP_ALIVE_INTERVAL)),
+            client_permit: None,
         }))
     }
 }
@@ -158,6 +162,13 @@ impl MessageSource for CallStream {
             stream.call = None;
             return Poll::Ready(Some(encode_event(&encode_response(&stream.id, &response))));
         }
+    }
+}
+
+/// A stream of encoded events.
+impl MessageSource for mpsc::Receiver<Vec<u8>> {
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Vec<u8>>> {
+        self.poll_recv(context)
     }
 }
 

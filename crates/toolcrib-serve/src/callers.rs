@@ -1,9 +1,11 @@
-//! Authenticates callers by bearer token. Only the digests of tokens are kept.
+//! Authenticates callers by bearer token, client certificate or user. Only the digests of tokens are kept.
 
+mod issued;
+mod proof;
 mod revocations;
 
 use std::collections::{HashMap, HashSet};
-use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, RwLock, RwLockWriteGuard};
 
 use bytes::Bytes;
@@ -12,53 +14,20 @@ use hyper::HeaderMap;
 use hyper::header::AUTHORIZATION;
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
-use toolcrib::config::{self, CallerSpec, Problem, Sha256Digest};
+use tokio_util::task::TaskTracker;
+use toolcrib::config::{self, CallerSpec, Config, Problem, Sha256Digest};
+use toolcrib::identity::TokenError;
 use toolcrib::store::Store;
-use toolcrib::util::encoding;
 use toolcrib::util::locks::IgnorePoison as _;
 use toolcrib::{Caller, Secret, SecretError};
 
+pub(crate) use self::issued::IssuedCallers;
+use self::issued::IssuedCallersSpec;
+use self::proof::CallerProof;
 pub use self::revocations::PendingRevocations;
 use crate::client_memory::CallerMemory;
-
-/// The listener a connection was accepted on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Entrypoint {
-    /// A TCP address.
-    Tcp,
-    /// A Unix socket, which only the gateway's user can use. Its clients need no token.
-    Socket,
-    /// A TCP address, used by a process of another user of this machine. Its clients always need a token.
-    OtherUser,
-    /// A loopback address that was opened for the dashboard. Its clients need a session or a token.
-    Dashboard,
-}
-
-/// The other end of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ConnectionPeer {
-    pub(crate) entrypoint: Entrypoint,
-    pub(crate) address: Option<IpAddr>,
-}
-
-impl ConnectionPeer {
-    /// Creates the peer of a TCP connection, with the address that is logged if it does not authenticate.
-    pub fn new(entrypoint: Entrypoint, address: IpAddr) -> Self {
-        Self { entrypoint, address: Some(address) }
-    }
-
-    /// Returns the listener that the connection was accepted on.
-    pub fn entrypoint(&self) -> Entrypoint {
-        self.entrypoint
-    }
-}
-
-impl From<Entrypoint> for ConnectionPeer {
-    fn from(entrypoint: Entrypoint) -> Self {
-        Self { entrypoint, address: None }
-    }
-}
+use crate::connection_peer::{ConnectionPeer, Entrypoint};
+use crate::resource::ResourceUrl;
 
 /// A caller that may use the gateway.
 #[derive(Debug, Clone)]
@@ -74,12 +43,14 @@ pub struct AuthenticatedCaller {
     pub(crate) credential: Arc<str>,
     /// The memory that clients of this caller use.
     pub(crate) memory: Arc<CallerMemory>,
+    /// The scopes of its token; absent if access does not depend on scopes.
+    pub(crate) scopes: Option<Arc<[String]>>,
 }
 
 impl AuthenticatedCaller {
     fn new(caller: Caller, admin: bool, credential: Arc<str>) -> Self {
         let memory = Arc::new(CallerMemory::new(&caller));
-        Self { caller, admin, revoked: CancellationToken::new(), credential, memory }
+        Self { caller, admin, revoked: CancellationToken::new(), credential, memory, scopes: None }
     }
 
     /// Creates a caller that needs no token.
@@ -90,6 +61,11 @@ impl AuthenticatedCaller {
     /// Returns the same access, restricted to a profile.
     pub(crate) fn with_profile(&self, profile: &str) -> Self {
         Self { caller: self.caller.clone().with_profile(profile), ..self.clone() }
+    }
+
+    /// Returns whether its token has a scope, or needs none.
+    pub(crate) fn has_scope(&self, scope: &str) -> bool {
+        self.scopes.as_ref().is_none_or(|scopes| scopes.iter().any(|own| own == scope))
     }
 
     fn revoke(&self) {
@@ -103,46 +79,36 @@ impl AuthenticatedCaller {
 pub struct Callers {
     /// The caller of the gateway's own socket, and of every request if no callers are declared.
     local: Arc<AuthenticatedCaller>,
-    /// True if callers are declared.
+    /// True if callers or issuers are declared.
     requires_token: bool,
     entries: Arc<[CallerEntry]>,
+    issued: IssuedCallersSpec,
 }
 
-/// A declared caller and its token.
+/// A declared caller and how it is recognized.
 #[derive(Debug, Clone)]
 struct CallerEntry {
-    token_digest: Sha256Digest,
+    proof: CallerProof,
     authenticated: Arc<AuthenticatedCaller>,
 }
 
 impl CallerEntry {
-    fn new(token_digest: Sha256Digest, caller: Caller, admin: bool) -> Self {
-        let credential = credential_id(&token_digest, &caller, admin);
+    fn new(proof: CallerProof, caller: Caller, admin: bool) -> Self {
+        let credential = proof.credential_id(&caller, admin).into();
         let authenticated = Arc::new(AuthenticatedCaller::new(caller, admin, credential));
-        Self { token_digest, authenticated }
+        Self { proof, authenticated }
     }
 
-    /// Returns whether both have the same token, caller, rights and profile.
+    /// Returns whether both have the same proof, caller, rights and profile.
     fn grants_same_access(&self, other: &Self) -> bool {
         let own = &self.authenticated;
         let others = &other.authenticated;
-        self.token_digest == other.token_digest
+        self.proof == other.proof
             && own.caller == others.caller
             && own.caller.profile() == others.caller.profile()
+            && own.caller.groups() == others.caller.groups()
             && own.admin == others.admin
     }
-}
-
-/// Returns the digest of a token and the rights that it gives. It does not reveal the token.
-fn credential_id(token_digest: &Sha256Digest, caller: &Caller, admin: bool) -> Arc<str> {
-    let mut digest = Sha256::new();
-    digest.update(token_digest);
-    for part in [caller.as_str(), caller.profile().unwrap_or_default()] {
-        digest.update((part.len() as u64).to_le_bytes());
-        digest.update(part.as_bytes());
-    }
-    digest.update([u8::from(caller.profile().is_some()), u8::from(admin)]);
-    encoding::to_hex(&digest.finalize()).into()
 }
 
 impl Callers {
@@ -152,6 +118,7 @@ impl Callers {
             local: Arc::new(AuthenticatedCaller::trusted(Caller::local(), true)),
             requires_token: false,
             entries: Arc::default(),
+            issued: IssuedCallersSpec::default(),
         }
     }
 
@@ -165,11 +132,20 @@ impl Callers {
     ) -> Result<Self, Box<Problem>> {
         let digests = config::resolve_token_digests(specs, secret)?;
         let entries = digests.into_iter().zip(specs).map(|(token_digest, spec)| {
-            let caller = Caller::new(&spec.name).with_admin(spec.admin);
+            let groups = spec.groups.iter().cloned();
+            let caller = Caller::with_groups(&spec.name, groups).with_admin(spec.admin);
             let caller = spec.profile.iter().fold(caller, |caller, profile| caller.with_profile(profile));
-            CallerEntry::new(token_digest, caller, spec.admin)
+            CallerEntry::new(CallerProof::new(token_digest, spec), caller, spec.admin)
         });
         Ok(Self { requires_token: !specs.is_empty(), entries: entries.collect(), ..Self::none() })
+    }
+
+    /// Accepts tokens of the issuers of a config too.
+    #[must_use]
+    pub fn with_issuers(mut self, config: &Config) -> Self {
+        self.issued = IssuedCallersSpec::new(config);
+        self.requires_token |= !self.issued.issuers.is_empty();
+        self
     }
 
     /// Takes over the callers whose access is unchanged, and revokes the access of all others. Returns the credentials of
@@ -217,34 +193,75 @@ impl Callers {
         self.entries.iter().map(|entry| &entry.authenticated.credential)
     }
 
+    /// Returns whether a caller is declared for a user of this machine.
+    pub fn has_users(&self) -> bool {
+        self.entries.iter().any(|entry| entry.proof.has_user())
+    }
+
     /// Returns whether no callers are declared, so that no token is needed.
     pub fn is_empty(&self) -> bool {
         !self.requires_token
     }
 
-    /// Returns the caller of a request, or `None` without a valid token. No token is needed on the gateway's own socket,
-    /// which only its user can open, or if no callers are declared, because the gateway then listens on loopback only and
-    /// the program tells connections of other users apart.
-    fn authenticate(&self, entrypoint: Entrypoint, headers: &HeaderMap) -> Option<&Arc<AuthenticatedCaller>> {
-        if entrypoint == Entrypoint::Socket || self.is_empty() && entrypoint == Entrypoint::Tcp {
+    /// Returns the caller of a request, or `None` if it has none. A token decides if there is one, then a certificate, then the
+    /// user. The gateway's own user needs none of them on a Unix socket, or if no callers are declared, because the gateway then
+    /// listens on loopback only and the program tells connections of other users apart.
+    fn authenticate(&self, peer: &ConnectionPeer, headers: &HeaderMap) -> Option<&Arc<AuthenticatedCaller>> {
+        if self.is_empty() && peer.entrypoint == Entrypoint::Tcp {
             return Some(&self.local);
         }
-        let mut values = headers.get_all(AUTHORIZATION).iter();
-        let (Some(value), None) = (values.next(), values.next()) else { return None };
-        let (scheme, token) = value.as_bytes().split_at_checked(b"Bearer ".len())?;
-        if !scheme.eq_ignore_ascii_case(b"Bearer ") {
+        if peer.entrypoint == Entrypoint::Socket {
+            return Some(self.find_connection(peer).unwrap_or(&self.local));
+        }
+        if headers.contains_key(AUTHORIZATION) {
+            return self.find_token(peer, headers);
+        }
+        self.find_connection(peer)
+    }
+
+    /// Returns the caller that a connection without a token belongs to.
+    fn find_connection(&self, peer: &ConnectionPeer) -> Option<&Arc<AuthenticatedCaller>> {
+        if peer.certificate.is_none() && peer.uid.is_none() {
             return None;
         }
-        let digest: Sha256Digest = Sha256::digest(token).into();
+        let mut found = self.entries.iter().filter(|entry| entry.proof.accepts_connection(peer));
+        let entry = found.next()?;
+        match found.next() {
+            None => Some(&entry.authenticated),
+            Some(other) => {
+                let names = [entry, other].map(|entry| entry.authenticated.caller.as_str());
+                let [one, other] = names;
+                tracing::warn!("refused a certificate that matches `callers.{one}` and `callers.{other}`");
+                None
+            }
+        }
+    }
+
+    fn find_token(&self, peer: &ConnectionPeer, headers: &HeaderMap) -> Option<&Arc<AuthenticatedCaller>> {
+        let digest: Sha256Digest = Sha256::digest(bearer_token(headers)?).into();
         // All entries are compared in constant time, so that the duration reveals nothing.
         let mut found = None;
         for entry in self.entries.iter() {
-            if encoding::constant_time_eq(&entry.token_digest, &digest) {
-                found = Some(&entry.authenticated);
+            if entry.proof.has_token(&digest) {
+                found = Some(entry);
             }
         }
-        found
+        let found = found.filter(|entry| entry.proof.accepts_certificate(peer.certificate.as_deref()));
+        found.map(|entry| &entry.authenticated)
     }
+}
+
+/// Returns the token of a request, if it has exactly one.
+pub(crate) fn bearer_token(headers: &HeaderMap) -> Option<&str> {
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    let (Some(value), None) = (values.next(), values.next()) else { return None };
+    let (scheme, token) = value.to_str().ok()?.split_at_checked("Bearer ".len())?;
+    scheme.eq_ignore_ascii_case("Bearer ").then_some(token)
+}
+
+/// Returns whether a token looks like one of an issuer: the start of a JSON object in base64, and two dots.
+pub(crate) fn is_signed_token(token: &str) -> bool {
+    token.starts_with('e') && token.bytes().filter(|byte| *byte == b'.').count() == 2
 }
 
 /// The callers in force, shared by all connections. A reload replaces them together with the rules, so that no request is
@@ -252,6 +269,10 @@ impl Callers {
 #[derive(Debug)]
 pub struct ActiveCallers {
     state: RwLock<CallersState>,
+    /// True if issuers are declared. Without issuers, no token is compared with theirs.
+    has_issuers: AtomicBool,
+    /// Owns the tasks that fetch the keys of issuers and revoke logins.
+    tasks: TaskTracker,
     /// The store that other gateways use.
     store: OnceLock<Arc<dyn Store>>,
 }
@@ -259,6 +280,8 @@ pub struct ActiveCallers {
 #[derive(Debug)]
 struct CallersState {
     callers: Callers,
+    /// The callers of issuers, if there are any.
+    issued: Option<Arc<IssuedCallers>>,
     /// The credentials of the config that was read last, with those that another gateway has revoked.
     declared: HashSet<Arc<str>>,
     /// Revocations of other gateways that were applied, by credential.
@@ -267,10 +290,40 @@ struct CallersState {
 
 impl ActiveCallers {
     /// Starts with these callers.
+    ///
+    /// # Panics
+    /// Panics outside of a tokio runtime if they include issuers.
     pub fn new(callers: Callers) -> Self {
         let declared = callers.credentials().cloned().collect();
-        let state = CallersState { callers, declared, applied: HashMap::new() };
-        Self { state: RwLock::new(state), store: OnceLock::new() }
+        let tasks = TaskTracker::new();
+        let issued = IssuedCallers::replace(None, &callers.issued, &tasks);
+        let has_issuers = AtomicBool::new(issued.is_some());
+        let state = CallersState { callers, issued, declared, applied: HashMap::new() };
+        Self { state: RwLock::new(state), has_issuers, tasks, store: OnceLock::new() }
+    }
+
+    /// Returns the callers of issuers, if there are any.
+    pub(crate) fn issued(&self) -> Option<Arc<IssuedCallers>> {
+        if !self.has_issuers.load(Ordering::Acquire) {
+            return None;
+        }
+        self.state.read().ignore_poison().issued.clone()
+    }
+
+    /// Returns the access of a token of an issuer at an endpoint, as requests get it. For benchmarks.
+    #[doc(hidden)]
+    pub async fn authenticate_issued(
+        &self,
+        token: &str,
+        base_url: &str,
+        path: &str,
+    ) -> Option<Result<Arc<AuthenticatedCaller>, TokenError>> {
+        let resource = || ResourceUrl { base: base_url.to_owned(), path: path.to_owned() };
+        let issued = self.issued()?;
+        match issued.find(token, resource) {
+            Some(known) => Some(known),
+            None => issued.verify(token, &resource()).await,
+        }
     }
 
     /// Stores later revocations for the other gateways on a store.
@@ -283,13 +336,13 @@ impl ActiveCallers {
         self.state.write().ignore_poison()
     }
 
-    /// Returns the caller of a request, or `None` without a valid token.
+    /// Returns the caller of a request, or `None` if it has none.
     pub fn authenticate(
         &self,
-        entrypoint: Entrypoint,
+        peer: &ConnectionPeer,
         headers: &HeaderMap,
     ) -> Option<Arc<AuthenticatedCaller>> {
-        self.state.read().ignore_poison().callers.authenticate(entrypoint, headers).cloned()
+        self.state.read().ignore_poison().callers.authenticate(peer, headers).cloned()
     }
 
     /// Returns whether no callers are declared, so that clients of the gateway's own user need no token.
@@ -307,9 +360,12 @@ impl ActiveCallers {
     pub fn replace(&self, mut next: Callers, set_rules: impl FnOnce()) -> PendingRevocations {
         let mut state = self.write();
         let revoked = next.replace_previous(&state.callers);
+        let issued = IssuedCallers::replace(state.issued.as_ref(), &next.issued, &self.tasks);
         set_rules();
         let declared: HashSet<Arc<str>> = next.credentials().cloned().collect();
         let granted: Vec<Arc<str>> = declared.difference(&state.declared).cloned().collect();
+        self.has_issuers.store(issued.is_some(), Ordering::Release);
+        state.issued = issued;
         state.callers = next;
         state.declared = declared;
         drop(state);
@@ -323,6 +379,7 @@ mod tests {
 
     use hyper::header::HeaderValue;
     use toolcrib::Config;
+    use toolcrib::config::CertificateNames;
 
     use super::*;
 
@@ -344,7 +401,7 @@ mod tests {
         for value in values {
             headers.append(AUTHORIZATION, HeaderValue::from_str(value).unwrap());
         }
-        callers.authenticate(entrypoint, &headers).map(|authenticated| authenticated.caller.as_str())
+        callers.authenticate(&entrypoint.into(), &headers).map(|authenticated| authenticated.caller.as_str())
     }
 
     #[test]
@@ -394,6 +451,33 @@ mod tests {
     }
 
     #[test]
+    fn user_is_a_caller_unless_a_token_or_certificate_decides() {
+        let callers = callers("[callers.build]\nuid = 1001\n[callers.one]\ntoken = 'first-Token'").unwrap();
+        let authenticate = |entrypoint: Entrypoint, uid, token: &str| {
+            let mut headers = HeaderMap::new();
+            if !token.is_empty() {
+                headers.insert(AUTHORIZATION, HeaderValue::from_str(token).unwrap());
+            }
+            let peer = ConnectionPeer::from(entrypoint).with_uid(uid);
+            callers.authenticate(&peer, &headers).map(|found| found.caller.as_str().to_owned())
+        };
+        let name = |name: &str| Some(name.to_owned());
+        for entrypoint in [Entrypoint::Tcp, Entrypoint::OtherUser] {
+            assert_eq!(authenticate(entrypoint, Some(1001), ""), name("build"));
+            assert_eq!(authenticate(entrypoint, Some(1001), "Bearer first-Token"), name("one"));
+            assert_eq!(authenticate(entrypoint, Some(1001), "Bearer wrong"), None);
+            assert_eq!(authenticate(entrypoint, Some(1002), ""), None);
+            assert_eq!(authenticate(entrypoint, None, ""), None);
+        }
+        assert_eq!(authenticate(Entrypoint::Socket, Some(1001), ""), name("build"));
+        assert_eq!(authenticate(Entrypoint::Socket, Some(1002), ""), name("local"));
+        let peer = ConnectionPeer::from(Entrypoint::Tcp)
+            .with_uid(Some(1001))
+            .with_tls(Some(CertificateNames::default()));
+        assert!(callers.authenticate(&peer, &HeaderMap::new()).is_none(), "a certificate of nobody");
+    }
+
+    #[test]
     fn reload_revokes_callers_whose_access_changed() {
         let before = callers(
             "[profiles.p]\n[callers.stays]\ntoken = 'a'\n[callers.goes]\ntoken = 'b'\n[callers.rekeyed]\ntoken = 'c'\n\
@@ -431,7 +515,7 @@ mod tests {
         };
         let both = "[callers.stays]\ntoken = 'a'\n[callers.goes]\ntoken = 'b'";
         let active = ActiveCallers::new(callers(both).unwrap());
-        let access = |token: &str| active.authenticate(Entrypoint::Tcp, &bearer(token));
+        let access = |token: &str| active.authenticate(&Entrypoint::Tcp.into(), &bearer(token));
         let can_use = |token: &str| access(token).is_some();
         let is_revoked = |found: &AuthenticatedCaller| {
             assert_eq!(found.caller.is_revoked(), found.revoked.is_cancelled());

@@ -1,15 +1,18 @@
 //! The dashboard over HTTP: its files, and the login of browsers.
 
+use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, CACHE_CONTROL, HeaderValue, ORIGIN, SET_COOKIE};
-use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use toolcrib::Caller;
 
 use crate::body::ResponseBody;
-use crate::callers::{AuthenticatedCaller, Entrypoint};
+use crate::callers::AuthenticatedCaller;
+use crate::connection_peer::Entrypoint;
 use crate::dashboard_sessions::SessionAccess;
 use crate::gateway::ConnectionContext;
+use crate::login_error::LoginError;
 use crate::response::{error_response, json_response};
 use crate::static_files;
 
@@ -17,7 +20,10 @@ use crate::static_files;
 const CODE_SCHEME: &[u8] = b"Code ";
 
 /// Answers a request for a file of the dashboard or about its login; `None` for any other path. These need no token.
-pub(crate) fn respond<B>(conn: &ConnectionContext, request: &Request<B>) -> Option<Response<ResponseBody>> {
+pub(crate) async fn respond(
+    conn: &ConnectionContext,
+    request: &Request<Incoming>,
+) -> Option<Response<ResponseBody>> {
     let path = request.uri().path();
     let method = request.method();
     let headers = request.headers();
@@ -29,8 +35,8 @@ pub(crate) fn respond<B>(conn: &ConnectionContext, request: &Request<B>) -> Opti
         return None;
     }
     let mut response = match path {
-        "/api/v1/session" if method == Method::GET => describe(conn, headers),
-        "/api/v1/login" if method == Method::POST => log_in(conn, headers),
+        "/api/v1/session" if method == Method::GET => describe(conn, request.uri(), headers).await,
+        "/api/v1/login" if method == Method::POST => log_in(conn, request.uri(), headers).await,
         "/api/v1/logout" if method == Method::POST => log_out(conn, headers),
         "/api/v1/session" | "/api/v1/login" | "/api/v1/logout" => {
             error_response(StatusCode::METHOD_NOT_ALLOWED, &format!("`{path}` does not support {method}"))
@@ -42,15 +48,16 @@ pub(crate) fn respond<B>(conn: &ConnectionContext, request: &Request<B>) -> Opti
 }
 
 /// Describes the caller of a request: whether there is one, and what it may do.
-fn describe(conn: &ConnectionContext, headers: &HeaderMap) -> Response<ResponseBody> {
+async fn describe(conn: &ConnectionContext, target: &Uri, headers: &HeaderMap) -> Response<ResponseBody> {
     let session = conn.session(headers);
     let is_logged_in = session.is_some();
-    let Some(access) = session.or_else(|| conn.authenticate(headers)) else {
-        if conn.entrypoint == Entrypoint::OtherUser && conn.gateway.callers.is_empty() {
-            return conn.refuse_login();
-        }
-        let anonymous = json!({"caller": null, "admin": false, "can_approve": false, "logged_in": false});
-        return json_response(StatusCode::OK, anonymous.to_string());
+    let found = match session {
+        Some(access) => Ok(access),
+        None => conn.authenticate(target, headers).await,
+    };
+    let access = match found {
+        Ok(access) => access,
+        Err(error) => return describe_anonymous(conn, &error, target, headers),
     };
     let can_approve = access.admin && conn.can_approve(&access.caller, is_logged_in);
     let mut description = caller_json(&access);
@@ -59,15 +66,32 @@ fn describe(conn: &ConnectionContext, headers: &HeaderMap) -> Response<ResponseB
     json_response(StatusCode::OK, description.to_string())
 }
 
+/// Describes a request without a caller. Only other users of this machine are refused, because they cannot log in.
+fn describe_anonymous(
+    conn: &ConnectionContext,
+    error: &LoginError,
+    target: &Uri,
+    headers: &HeaderMap,
+) -> Response<ResponseBody> {
+    if conn.peer.entrypoint == Entrypoint::OtherUser && conn.gateway.callers.is_empty() {
+        return conn.refuse_login(error, target, headers);
+    }
+    let anonymous = json!({"caller": null, "admin": false, "can_approve": false, "logged_in": false});
+    json_response(StatusCode::OK, anonymous.to_string())
+}
+
 fn caller_json(access: &AuthenticatedCaller) -> Value {
     json!({"caller": access.caller.as_str(), "admin": access.admin})
 }
 
 /// Opens a session for a login code, or for the token of a caller.
-fn log_in(conn: &ConnectionContext, headers: &HeaderMap) -> Response<ResponseBody> {
+async fn log_in(conn: &ConnectionContext, target: &Uri, headers: &HeaderMap) -> Response<ResponseBody> {
     let sessions = &conn.gateway.dashboard_sessions;
     let now = Instant::now();
-    let Some(access) = find_access(conn, headers, now) else { return conn.refuse_login() };
+    let access = match find_access(conn, target, headers, now).await {
+        Ok(access) => access,
+        Err(error) => return conn.refuse_login(&error, target, headers),
+    };
     let Some(secrets) = sessions.open(access.clone(), now) else {
         let message = "this system has no source of random numbers";
         return error_response(StatusCode::SERVICE_UNAVAILABLE, message);
@@ -85,15 +109,24 @@ fn log_in(conn: &ConnectionContext, headers: &HeaderMap) -> Response<ResponseBod
 
 /// Returns the access that a login gives. A code is not accepted from another user of this machine, who may have seen it among the
 /// arguments of a browser; and a request without a secret never opens a session, which may approve calls.
-fn find_access(conn: &ConnectionContext, headers: &HeaderMap, now: Instant) -> Option<SessionAccess> {
-    let authorization = headers.get(AUTHORIZATION)?;
+async fn find_access(
+    conn: &ConnectionContext,
+    target: &Uri,
+    headers: &HeaderMap,
+    now: Instant,
+) -> Result<SessionAccess, LoginError> {
+    let authorization = headers.get(AUTHORIZATION).ok_or(LoginError::Missing)?;
     if let Some(code) = authorization.as_bytes().strip_prefix(CODE_SCHEME) {
-        let is_allowed = conn.entrypoint != Entrypoint::OtherUser && !conn.login.is_refused();
-        let code = std::str::from_utf8(code).ok().filter(|_| is_allowed)?;
-        return conn.gateway.dashboard_sessions.redeem_code(code, now).then_some(SessionAccess::Local);
+        let is_allowed = conn.peer.entrypoint != Entrypoint::OtherUser && !conn.login.is_refused();
+        let code = std::str::from_utf8(code).ok().filter(|_| is_allowed);
+        let is_valid = code.is_some_and(|code| conn.gateway.dashboard_sessions.redeem_code(code, now));
+        return if is_valid { Ok(SessionAccess::Local) } else { Err(LoginError::Missing) };
     }
-    let access = conn.authenticate(headers)?;
-    (access.caller != Caller::local()).then_some(SessionAccess::Caller(access))
+    let access = conn.authenticate(target, headers).await?;
+    match access.caller == Caller::local() {
+        false => Ok(SessionAccess::Caller(access)),
+        true => Err(LoginError::Missing),
+    }
 }
 
 /// Ends the session of a request.

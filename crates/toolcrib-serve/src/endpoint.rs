@@ -9,8 +9,8 @@ mod stateless;
 use std::sync::Arc;
 
 use hyper::body::Incoming;
-use hyper::header::{ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, EXPECT, HeaderValue, RETRY_AFTER};
-use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use hyper::header::{ALLOW, CONNECTION, EXPECT, HeaderValue, RETRY_AFTER};
+use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use toolcrib::protocol::era::client::{self, DeclaredEra, INITIALIZE};
 use toolcrib::protocol::json::object::Object;
 use toolcrib::protocol::jsonrpc::{
@@ -21,11 +21,14 @@ use toolcrib::{Error, ServerId};
 use self::headers::RequestHeaders;
 use crate::batch::is_batch;
 use crate::body::ResponseBody;
-use crate::callers::{AuthenticatedCaller, Entrypoint};
+use crate::callers::AuthenticatedCaller;
 use crate::client_memory::{MemoryAccount, MemoryClaim};
+use crate::connection_peer::Entrypoint;
 use crate::gateway::ConnectionContext;
+use crate::login_error::insufficient_scope;
 use crate::request_body::{self, BodyLimits, RequestBodyError};
-use crate::response::{self, json_response};
+use crate::resource::profile_scope;
+use crate::response::{self, event_response, json_response};
 use crate::service::{CatalogScope, EndpointScope};
 
 /// Size from which a response counts towards the memory of clients until they have read it.
@@ -46,19 +49,32 @@ pub(crate) fn is_endpoint_path(path: &str) -> bool {
 }
 
 /// Authenticates the caller of a request and returns the endpoint of the path for it.
-fn find_scope(
+async fn find_scope(
     conn: &ConnectionContext,
-    path: &str,
+    target: &Uri,
     headers: &HeaderMap,
 ) -> Result<EndpointScope, Box<Response<ResponseBody>>> {
-    let access = conn.authenticate(headers).ok_or_else(|| Box::new(conn.refuse_login()))?;
+    let access = match conn.authenticate(target, headers).await {
+        Ok(access) => access,
+        Err(error) => return Err(Box::new(conn.refuse_login(&error, target, headers))),
+    };
     let not_found = |message: String| Box::new(response::error_response(StatusCode::NOT_FOUND, &message));
     let crib = &conn.gateway.service.crib;
     let caller = &access.caller;
+    let path = target.path();
     if let Some(name) = path.strip_prefix("/mcp/p/") {
         // A caller that is bound to a profile cannot use another one.
-        if !crib.has_profile(name) || caller.profile().is_some_and(|own| own != name) {
+        let is_bound = caller.profile() == Some(name);
+        if !crib.can_use_profile(caller, name) || caller.profile().is_some() && !is_bound {
             return Err(not_found(format!("no profile is called `{name}`")));
+        }
+        if !is_bound && !access.has_scope(&profile_scope(name)) {
+            // Without issuers, a reload has just removed that of the token.
+            let refusal = match conn.gateway.callers.issued() {
+                Some(issued) => insufficient_scope(&issued, &conn.resource(target, headers)),
+                None => response::unauthenticated(),
+            };
+            return Err(Box::new(refusal));
         }
         return Ok(EndpointScope::all(Arc::new(access.with_profile(name))));
     }
@@ -73,7 +89,7 @@ fn find_scope(
 
 /// Handles one request to an MCP endpoint.
 pub(crate) async fn respond(conn: &ConnectionContext, request: Request<Incoming>) -> Response<ResponseBody> {
-    let scope = match find_scope(conn, request.uri().path(), request.headers()) {
+    let scope = match find_scope(conn, request.uri(), request.headers()).await {
         Ok(scope) => scope,
         Err(response) => return *response,
     };
@@ -104,7 +120,7 @@ async fn post(
     };
     // The body may take long to arrive, and the access of the caller may have changed meanwhile.
     if scope.caller().is_revoked() {
-        scope = match find_scope(conn, head.uri.path(), &head.headers) {
+        scope = match Box::pin(find_scope(conn, &head.uri, &head.headers)).await {
             Ok(scope) => scope,
             Err(response) => return *response,
         };
@@ -216,7 +232,7 @@ async fn handle_request(
             let params = request.params.as_ref();
             let mut checked = request_headers.check_body(meta.revision, &request.method, params, headers);
             // On the gateway's own socket there is no proxy that could have acted on the headers.
-            if checked.is_ok() && conn.entrypoint != Entrypoint::Socket {
+            if checked.is_ok() && conn.peer.entrypoint != Entrypoint::Socket {
                 checked = headers::check_header_params(
                     &conn.gateway.service,
                     &scope,
@@ -267,16 +283,6 @@ fn unsupported_revision(id: Option<&RequestId>, date: &str) -> Response<Response
         StatusCode::BAD_REQUEST,
         encode_error_response(id, &client::unsupported_version_error(date)),
     )
-}
-
-/// Returns an event stream response.
-fn event_response(body: ResponseBody) -> Response<ResponseBody> {
-    let mut response = Response::new(body);
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-    response
 }
 
 fn method_not_allowed() -> Response<ResponseBody> {

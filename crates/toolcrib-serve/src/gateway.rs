@@ -3,29 +3,39 @@
 mod shared_state;
 
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Once};
 
-use hyper::{HeaderMap, Response};
+use hyper::header::AUTHORIZATION;
+use hyper::{HeaderMap, Response, Uri};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use toolcrib::Caller;
-use toolcrib::config::GatewayLimits;
+use toolcrib::config::{AddressRange, GatewayLimits};
 use toolcrib::protocol::era::client::RequestMetaReader;
 use toolcrib::util::tasks::SpawnBoxed as _;
+use toolcrib::{Caller, ServerId};
 
+use crate::address_limit::AddressLimit;
 use crate::admin_routes::{AdminRoutes, NoAdminRoutes};
 use crate::body::ResponseBody;
-use crate::callers::{ActiveCallers, AuthenticatedCaller, Entrypoint};
+use crate::callers::{ActiveCallers, AuthenticatedCaller, IssuedCallers, bearer_token, is_signed_token};
 use crate::client_memory::{ClientMemory, MemoryAccount};
+use crate::connection_peer::{ConnectionPeer, Entrypoint};
 use crate::dashboard_sessions::{DashboardSessions, SessionAccess};
+use crate::forwarded::ForwardedClient;
 use crate::login::{ConnectionLogin, FailedLoginLog, FailedLogins, UnauthenticatedConnections};
-use crate::origin_check::HostAllowList;
+use crate::login_error::LoginError;
+use crate::origin_check::{HostAllowList, request_authority};
+use crate::resource::{PublicAddress, ResourceUrl, endpoint_path};
 use crate::response;
-use crate::service::{ClientHandle, McpService};
+use crate::service::connected_clients::{ClientKind, ConnectedClient, ShownTools};
+use crate::service::{CatalogScope, ClientHandle, EndpointScope, McpService};
 use crate::session::Sessions;
 use crate::static_files::StaticFile;
+
+/// Handshakes at the same time. If there are more, the oldest is ended.
+const MAX_HANDSHAKES: usize = 512;
 
 /// An MCP service over HTTP, shared by all its connections. [`serve_connection`](crate::serve_connection) serves one of
 /// them.
@@ -47,6 +57,16 @@ pub struct HttpGateway {
     /// Connections without a valid token, if their number is limited.
     pub(crate) unauthenticated: Option<Arc<UnauthenticatedConnections>>,
     pub(crate) failed_logins: FailedLoginLog,
+    /// The URL of the gateway, which tokens of issuers name.
+    pub(crate) public_address: PublicAddress,
+    /// Handshakes in progress.
+    pub(crate) handshakes: Arc<UnauthenticatedConnections>,
+    /// Peers whose headers about their clients are used.
+    pub(crate) trusted_proxies: Vec<AddressRange>,
+    /// Completed once a proxy has named another URL than the configured one.
+    pub(crate) url_conflict: Once,
+    /// Requests that trusted proxies passed on.
+    pub(crate) client_requests: AddressLimit,
     pub(crate) dashboard_files: &'static [StaticFile],
     pub(crate) dashboard_sessions: Arc<DashboardSessions>,
 }
@@ -80,6 +100,11 @@ impl HttpGateway {
             memory: Arc::new(ClientMemory::new(limits.client_memory())),
             unauthenticated: None,
             failed_logins: FailedLoginLog::default(),
+            public_address: PublicAddress::default(),
+            handshakes: Arc::new(UnauthenticatedConnections::new(MAX_HANDSHAKES)),
+            trusted_proxies: Vec::new(),
+            url_conflict: Once::new(),
+            client_requests: AddressLimit::default(),
             dashboard_files: &[],
             dashboard_sessions: Arc::default(),
         }
@@ -103,6 +128,26 @@ impl HttpGateway {
     #[must_use]
     pub fn with_hosts(self, hosts: Vec<String>) -> Self {
         Self { allowed_hosts: HostAllowList::new(hosts), ..self }
+    }
+
+    /// Sets the URL by which clients reach the gateway, without a slash at its end, if it is not that of the listener, and the
+    /// port of the listener. Tokens of issuers are accepted if they were issued for this URL, or for the host of the request at
+    /// this port.
+    #[must_use]
+    pub fn with_public_address(self, url: Option<String>, port: Option<u16>) -> Self {
+        Self { public_address: PublicAddress { url, port }, ..self }
+    }
+
+    /// Sets the addresses of proxies. `Forwarded` and `X-Forwarded-…` headers of their requests name the client; those of
+    /// other peers are ignored.
+    #[must_use]
+    pub fn with_trusted_proxies(self, trusted_proxies: Vec<AddressRange>) -> Self {
+        Self { trusted_proxies, ..self }
+    }
+
+    /// Returns whether a peer is a trusted proxy.
+    pub fn is_trusted_proxy(&self, address: IpAddr) -> bool {
+        self.trusted_proxies.iter().any(|range| range.contains(address))
     }
 
     /// Sets the number of TCP connections that may be open without having presented a valid token. If there are more, the
@@ -134,6 +179,27 @@ impl HttpGateway {
         });
     }
 
+    /// Returns the sessions, and the stateless clients that were seen recently.
+    pub fn clients(&self) -> Vec<ConnectedClient> {
+        let sessions = self.sessions.all();
+        let sessions = sessions
+            .iter()
+            .map(|session| ConnectedClient::from_session(ClientKind::Session, &session.client));
+        sessions.chain(self.service.other_clients()).collect()
+    }
+
+    /// Returns the tools that a client with this name is listed, by server; at the endpoint of one server, if there is one.
+    pub fn shown_tools(
+        &self,
+        caller: &Caller,
+        client: Option<Arc<str>>,
+        server: Option<&ServerId>,
+    ) -> Vec<ShownTools> {
+        let view = server.map_or(CatalogScope::All, |server| CatalogScope::One(server.clone()));
+        let scope = EndpointScope { view, client_name: client, ..EndpointScope::trusted(caller.clone()) };
+        self.service.shown_tools(&scope)
+    }
+
     /// Waits until clients have released most of a large amount of memory that they used for a while. An allocator may
     /// keep that memory; this is a good time to return it to the system.
     ///
@@ -159,34 +225,53 @@ impl HttpGateway {
 /// State of one connection, shared by its requests.
 pub(crate) struct ConnectionContext {
     pub(crate) gateway: Arc<HttpGateway>,
-    pub(crate) entrypoint: Entrypoint,
+    pub(crate) peer: ConnectionPeer,
+    /// True if the peer is a trusted proxy.
+    pub(crate) is_proxy: bool,
     /// The client of stateless requests.
     pub(crate) client: ClientHandle,
     /// Reads the `_meta` of stateless requests.
     pub(crate) meta_reader: RequestMetaReader,
     /// Cancelled when the gateway stops or the connection is to be closed; ends streams that have no end of their own.
     pub(crate) stop: CancellationToken,
-    /// The address of the client, if it is known.
-    pub(crate) address: Option<IpAddr>,
     pub(crate) login: ConnectionLogin,
 }
 
 impl ConnectionContext {
-    /// Returns the caller of a request, or `None` without a valid token.
-    pub(crate) fn authenticate(&self, headers: &HeaderMap) -> Option<Arc<AuthenticatedCaller>> {
+    /// Returns the caller of a request. A token of an issuer that was not seen before is verified, which may wait for the
+    /// keys of the issuer.
+    pub(crate) async fn authenticate(
+        &self,
+        target: &Uri,
+        headers: &HeaderMap,
+    ) -> Result<Arc<AuthenticatedCaller>, LoginError> {
         if self.login.is_refused() {
-            return None;
+            return Err(LoginError::Missing);
         }
-        let access = self.gateway.callers.authenticate(self.entrypoint, headers);
-        let access = access.or_else(|| self.session(headers))?;
+        let callers = &self.gateway.callers;
+        let found = match callers.issued() {
+            Some(issued) if self.peer.entrypoint != Entrypoint::Socket => {
+                // Boxed to keep the future of a request without issuers small.
+                Box::pin(self.authenticate_issued(&issued, target, headers)).await
+            }
+            _ => callers.authenticate(&self.peer, headers).ok_or(LoginError::Missing),
+        };
+        let access = match found {
+            Ok(access) => access,
+            Err(error) => self.session(headers).ok_or(error)?,
+        };
         self.login.succeed();
-        Some(access)
+        let known_callers = self.gateway.service.crib.known_callers();
+        if known_callers.is_wanted() && access.caller != Caller::local() {
+            known_callers.record(&access.caller, bearer_token(headers));
+        }
+        Ok(access)
     }
 
     /// Returns the access of the browser session that a request belongs to.
     pub(crate) fn session(&self, headers: &HeaderMap) -> Option<Arc<AuthenticatedCaller>> {
         let access = match self.gateway.dashboard_sessions.find(headers, Instant::now())? {
-            SessionAccess::Local => self.gateway.callers.authenticate(Entrypoint::Socket, headers)?,
+            SessionAccess::Local => self.gateway.callers.authenticate(&Entrypoint::Socket.into(), headers)?,
             SessionAccess::Caller(access) => access,
         };
         self.login.succeed();
@@ -196,15 +281,98 @@ impl ConnectionContext {
     /// Returns whether an admin's request may approve something. The local caller may over the gateway's own socket and in a browser
     /// session: any program on this machine can reach the address, including servers that fetch URLs.
     pub(crate) fn can_approve(&self, caller: &Caller, is_logged_in: bool) -> bool {
-        self.entrypoint == Entrypoint::Socket || is_logged_in || *caller != Caller::local()
+        self.peer.entrypoint == Entrypoint::Socket || is_logged_in || *caller != Caller::local()
     }
 
-    /// Returns the response to a request without a valid token.
-    pub(crate) fn refuse_login(&self) -> Response<ResponseBody> {
-        if self.entrypoint == Entrypoint::OtherUser && self.gateway.callers.is_empty() {
+    /// Returns the caller of a request where issuers are declared.
+    async fn authenticate_issued(
+        &self,
+        issued: &Arc<IssuedCallers>,
+        target: &Uri,
+        headers: &HeaderMap,
+    ) -> Result<Arc<AuthenticatedCaller>, LoginError> {
+        let callers = &self.gateway.callers;
+        let token = bearer_token(headers).filter(|token| is_signed_token(token));
+        let known = token.and_then(|token| issued.find(token, || self.resource(target, headers)));
+        if let Some(known) = known {
+            return known.map_err(LoginError::Refused);
+        }
+        if let Some(access) = callers.authenticate(&self.peer, headers) {
+            return Ok(access);
+        }
+        let Some(token) = token else {
+            return Err(if headers.contains_key(AUTHORIZATION) {
+                LoginError::UnknownToken
+            } else {
+                LoginError::Missing
+            });
+        };
+        let resource = self.resource(target, headers);
+        if let Some(verified) = issued.verify(token, &resource).await {
+            return verified.map_err(LoginError::Refused);
+        }
+        // A reload has replaced the issuers meanwhile.
+        let verified = match callers.issued() {
+            Some(issued) => issued.verify(token, &resource).await,
+            None => None,
+        };
+        verified.ok_or(LoginError::UnknownToken)?.map_err(LoginError::Refused)
+    }
+
+    /// Returns the URL of the endpoint that a request is for. Other paths belong to the endpoint of all servers.
+    pub(crate) fn resource(&self, target: &Uri, headers: &HeaderMap) -> ResourceUrl {
+        ResourceUrl { path: endpoint_path(target.path()).to_owned(), ..self.root_resource(target, headers) }
+    }
+
+    /// Returns the URL of the gateway as a whole, as the client of a request addresses it. A trusted proxy names the scheme
+    /// and the host that its client used.
+    pub(crate) fn root_resource(&self, target: &Uri, headers: &HeaderMap) -> ResourceUrl {
+        let forwarded = match self.is_proxy {
+            true => ForwardedClient::read(headers, &self.gateway.trusted_proxies).unwrap_or_default(),
+            false => ForwardedClient::default(),
+        };
+        let is_https = forwarded.is_https.unwrap_or(self.peer.is_tls);
+        let address = &self.gateway.public_address;
+        let authority = forwarded.host.as_deref().unwrap_or_else(|| request_authority(target, headers));
+        let base = match forwarded == ForwardedClient::default() {
+            true => address.request_url(is_https, authority),
+            false => address.forwarded_url(is_https, authority),
+        };
+        ResourceUrl { base, path: String::new() }
+    }
+
+    /// Logs once that a trusted proxy names another URL than the configured one.
+    pub(crate) fn report_url_conflict(&self, client: &ForwardedClient) {
+        let gateway = &self.gateway;
+        let (Some(configured), Some(host)) = (&gateway.public_address.url, &client.host) else { return };
+        let is_https = client.is_https.unwrap_or(self.peer.is_tls);
+        if gateway.url_conflict.is_completed() || gateway.public_address.is_at(is_https, host) {
+            return;
+        }
+        let scheme = if is_https { "https" } else { "http" };
+        gateway.url_conflict.call_once(|| {
+            tracing::warn!(
+                "`listen.public-url` is `{configured}`, but a trusted proxy was addressed as `{scheme}://{host}`; \
+                 `public-url` is used"
+            );
+        });
+    }
+
+    /// Returns the response to a request whose caller is not known.
+    pub(crate) fn refuse_login(
+        &self,
+        error: &LoginError,
+        target: &Uri,
+        headers: &HeaderMap,
+    ) -> Response<ResponseBody> {
+        if self.peer.entrypoint == Entrypoint::OtherUser && self.gateway.callers.is_empty() {
             return response::other_user();
         }
-        response::unauthenticated()
+        let Some(issued) = self.gateway.callers.issued() else { return response::unauthenticated() };
+        if let LoginError::Refused(reason) = error {
+            tracing::debug!("refused a token: {reason}");
+        }
+        error.response(&issued, &self.resource(target, headers))
     }
 
     /// Returns the memory that a request or session of a caller counts against.

@@ -1,6 +1,7 @@
 //! Serves HTTP connections.
 
 use std::convert::Infallible;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use tokio_util::task::TaskTracker;
 use toolcrib::protocol::era::client::RequestMetaReader;
 use toolcrib::util::tasks::SpawnBoxed as _;
 
-use crate::callers::{ConnectionPeer, Entrypoint};
+use crate::connection_peer::{ConnectionPeer, Entrypoint};
 use crate::detached_stream::{self, StreamFuture};
 use crate::gateway::{ConnectionContext, HttpGateway};
 use crate::h2_streams::StreamMonitor;
@@ -58,15 +59,61 @@ where
     serve_client(Box::new(io), gateway, peer.into(), stop).await
 }
 
+/// A connection whose handshake has succeeded.
+#[derive(Debug)]
+pub struct OpenedConnection<I> {
+    /// The byte stream.
+    pub io: I,
+    /// Its other end.
+    pub peer: ConnectionPeer,
+}
+
+/// Serves one connection like [`serve_connection`] after a handshake, such as that of TLS. A handshake that takes longer than ten
+/// seconds fails; if there are too many at the same time, the oldest fails.
+///
+/// # Cancel safety
+/// As [`serve_connection`].
+pub async fn serve_after_handshake<I>(
+    handshake: impl Future<Output = io::Result<OpenedConnection<I>>> + Send,
+    gateway: Arc<HttpGateway>,
+    stop: CancellationToken,
+) -> Option<StreamFuture>
+where
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let abandoned = stop.child_token();
+    let slot = gateway.handshakes.enter(&abandoned);
+    // Boxed, so that an open connection does not hold the memory of the handshake.
+    let opened = tokio::select! {
+        opened = timeout(HEADER_TIMEOUT, Box::pin(handshake)) => opened,
+        () = abandoned.cancelled() => return None,
+    };
+    drop(slot);
+    match opened {
+        Ok(Ok(OpenedConnection { io, peer })) => serve_connection(io, gateway, peer, stop).await,
+        Ok(Err(error)) => {
+            tracing::debug!("a handshake failed: {error}");
+            None
+        }
+        Err(_) => {
+            tracing::debug!("a handshake took too long");
+            None
+        }
+    }
+}
+
 async fn serve_client(
     io: Box<dyn ClientIo>,
     gateway: Arc<HttpGateway>,
     peer: ConnectionPeer,
     stop: CancellationToken,
 ) -> Option<StreamFuture> {
-    let ConnectionPeer { entrypoint, address } = peer;
     let stop = stop.child_token();
-    let unauthenticated = gateway.unauthenticated.as_ref().filter(|_| entrypoint != Entrypoint::Socket);
+    let is_proxy = peer.address.is_some_and(|address| gateway.is_trusted_proxy(address));
+    // The user of a proxy says nothing about its clients.
+    let peer = if is_proxy { peer.with_uid(None) } else { peer };
+    let needs_login = peer.entrypoint != Entrypoint::Socket && !is_proxy;
+    let unauthenticated = gateway.unauthenticated.as_ref().filter(|_| needs_login);
     let login = ConnectionLogin::new(unauthenticated.map(|connections| connections.enter(&stop)));
     let opened = tokio::select! {
         opened = timeout(HEADER_TIMEOUT, PeekIo::detect_version(io)) => opened,
@@ -75,7 +122,7 @@ async fn serve_client(
     let Ok(Ok((io, is_http2))) = opened else { return None };
     let client = gateway.service.connect_client();
     let meta_reader = RequestMetaReader::default();
-    let conn = Arc::new(ConnectionContext { gateway, entrypoint, client, meta_reader, stop, address, login });
+    let conn = Arc::new(ConnectionContext { gateway, peer, is_proxy, client, meta_reader, stop, login });
     if is_http2 {
         Box::pin(serve_http2(io, conn)).await;
         return None;

@@ -6,7 +6,7 @@
 //! | [`McpService`] | The crib as an MCP server, independent of transports. |
 //! | [`serve_pipe`] | Serves one client over a reader and a writer, for example stdin and stdout. |
 //! | [`HttpGateway`], [`serve_connection`] | Serves MCP over HTTP/1.1 and HTTP/2: sessions, event streams, stateless requests. |
-//! | [`Callers`], [`ActiveCallers`] | Who may use the gateway, by bearer token; replaced by a reload. |
+//! | [`Callers`], [`ActiveCallers`] | Who may use the gateway, by bearer token or by tokens of authorization servers; replaced by a reload. |
 //! | [`PendingRevocations`] | Access that a reload ended, on its way to the other gateways on the same store. |
 //! | [`AdminRoutes`] | Your handler of all paths that are not MCP endpoints. |
 //! | [`StaticFile`], [`DashboardSessions`] | The files of a web page, and the logins of browsers to it. |
@@ -77,25 +77,30 @@
 //!
 //! It uses modules of `toolcrib` that are not part of its stable API, so that it depends on exactly one version of it.
 
+mod address_limit;
 mod admin_routes;
 mod batch;
 mod body;
 mod callers;
 mod client_memory;
+mod connection_peer;
 mod dashboard;
 mod dashboard_sessions;
 mod detached_stream;
 mod endpoint;
+mod forwarded;
 mod gateway;
 mod h2_streams;
 mod http;
 mod http1;
 mod login;
+mod login_error;
 mod origin_check;
 mod outbox;
 mod peek_io;
 mod query;
 mod request_body;
+mod resource;
 mod response;
 mod routes;
 mod service;
@@ -105,22 +110,25 @@ mod stdio;
 #[cfg(test)]
 mod tests;
 
-pub use crate::admin_routes::{AdminReply, AdminReplyFuture, AdminRequest, AdminRoutes, NoAdminRoutes};
+pub use crate::address_limit::{AddressLimit, AddressPermit};
+pub use crate::admin_routes::{
+    AdminEvents, AdminReply, AdminReplyFuture, AdminRequest, AdminRoutes, NoAdminRoutes,
+};
 #[doc(hidden)]
 pub use crate::batch::{is_batch, join_responses};
-pub use crate::callers::{
-    ActiveCallers, AuthenticatedCaller, Callers, ConnectionPeer, Entrypoint, PendingRevocations,
-};
+pub use crate::callers::{ActiveCallers, AuthenticatedCaller, Callers, PendingRevocations};
+pub use crate::connection_peer::{ConnectionPeer, Entrypoint};
 pub use crate::dashboard_sessions::{DashboardSessions, LOGIN_CODE_TTL};
 pub use crate::detached_stream::StreamFuture;
 pub use crate::gateway::HttpGateway;
-pub use crate::http::serve_connection;
+pub use crate::http::{OpenedConnection, serve_after_handshake, serve_connection};
 pub use crate::login::FailedLogins;
 #[doc(hidden)]
 pub use crate::query::query_value;
 #[doc(hidden)]
 pub use crate::routes::PROJECT_HEADER;
 pub use crate::service::McpService;
+pub use crate::service::connected_clients::{ClientKind, ConnectedClient, ShownTools};
 #[doc(hidden)]
 pub use crate::service::listen::final_response as listen_final_response;
 pub use crate::static_files::StaticFile;

@@ -17,14 +17,27 @@ const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 /// The header in which browsers say which kind of page sent a request.
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
+/// Returns the authority that a request addresses. It was checked before.
+pub(crate) fn request_authority<'a>(target: &'a Uri, headers: &'a HeaderMap) -> &'a str {
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok());
+    host.or_else(|| Some(target.authority()?.as_str())).unwrap_or_default()
+}
+
 impl HostAllowList {
     pub(crate) fn new(mut hosts: Vec<String>) -> Self {
         hosts.iter_mut().for_each(|host| host.make_ascii_lowercase());
         Self { configured: hosts }
     }
 
-    /// Checks the host and origin of a request; the error says which is wrong.
-    pub(crate) fn check(&self, version: Version, target: &Uri, headers: &HeaderMap) -> Result<(), String> {
+    /// Checks the host and origin of a request, and the host that its client addressed if a proxy passed it on; the error says
+    /// which is wrong.
+    pub(crate) fn check(
+        &self,
+        version: Version,
+        target: &Uri,
+        headers: &HeaderMap,
+        forwarded_host: Option<&str>,
+    ) -> Result<(), String> {
         let mut hosts = headers.get_all(HOST).iter();
         let host_header = match (hosts.next(), hosts.next()) {
             (Some(host), None) => Some(host),
@@ -38,11 +51,15 @@ impl HostAllowList {
         if target.authority().is_some_and(|authority| !self.allows(authority.as_str())) {
             return Err("the host of the request target is not allowed".to_owned());
         }
+        if let Some(host) = forwarded_host.filter(|host| !self.allows(host)) {
+            return Err(format!("the forwarded host {host:?} is not allowed; add it to `[listen] hosts`"));
+        }
         if headers.get(&FETCH_SITE).is_some_and(|site| site == "cross-site" || site == "same-site") {
             return Err("requests of web pages from elsewhere are not allowed".to_owned());
         }
-        let authority = host_header.and_then(|host| host.to_str().ok());
-        let authority = authority.or_else(|| Some(target.authority()?.as_str())).unwrap_or_default();
+        let host_header = host_header.and_then(|host| host.to_str().ok());
+        let authority = forwarded_host.or(host_header).or_else(|| Some(target.authority()?.as_str()));
+        let authority = authority.unwrap_or_default();
         for origin in headers.get_all(ORIGIN) {
             if !origin.to_str().is_ok_and(|origin| self.allows_origin(origin, authority)) {
                 return Err(format!("the origin {origin:?} is not allowed"));
@@ -76,7 +93,7 @@ impl HostAllowList {
 }
 
 /// Splits an authority into host and port.
-fn split_port(authority: &str) -> (&str, Option<&str>) {
+pub(crate) fn split_port(authority: &str) -> (&str, Option<&str>) {
     match authority.rsplit_once(':') {
         Some((host, port)) if !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) => {
             (host, Some(port))
@@ -97,14 +114,14 @@ mod tests {
             map.append(name.clone(), HeaderValue::from_str(value).unwrap());
         }
         let hosts = HostAllowList::new(vec!["Crib.local".to_owned()]);
-        hosts.check(Version::HTTP_11, &Uri::from_static("/mcp"), &map).is_ok()
+        hosts.check(Version::HTTP_11, &Uri::from_static("/mcp"), &map, None).is_ok()
     }
 
     #[test]
     fn http2_target_names_the_host() {
         let hosts = HostAllowList::new(Vec::new());
         let is_allowed = |target: &'static str, version| {
-            hosts.check(version, &Uri::from_static(target), &HeaderMap::new()).is_ok()
+            hosts.check(version, &Uri::from_static(target), &HeaderMap::new(), None).is_ok()
         };
         assert!(is_allowed("http://localhost:7717/mcp", Version::HTTP_2));
         assert!(!is_allowed("http://evil.example/mcp", Version::HTTP_2));
@@ -132,6 +149,21 @@ mod tests {
         }
         assert!(!is_allowed(&[]));
         assert!(!is_allowed(&[(HOST, "localhost"), (HOST, "localhost")]));
+    }
+
+    #[test]
+    fn forwarded_host_must_be_allowed_and_decides_about_origins() {
+        let hosts = HostAllowList::new(vec!["crib.local".to_owned()]);
+        let is_allowed = |forwarded: &str, origin: &str| {
+            let headers = [(HOST, "127.0.0.1:7717"), (ORIGIN, origin)];
+            let headers = headers.map(|(name, value)| (name, HeaderValue::from_str(value).unwrap()));
+            let headers = HeaderMap::from_iter(headers);
+            hosts.check(Version::HTTP_11, &Uri::from_static("/mcp"), &headers, Some(forwarded)).is_ok()
+        };
+        assert!(is_allowed("crib.local", "https://crib.local"));
+        assert!(is_allowed("localhost:8443", "https://localhost:8443"));
+        assert!(!is_allowed("localhost:8443", "http://localhost:7717"));
+        assert!(!is_allowed("evil.example", "https://crib.local"));
     }
 
     #[test]

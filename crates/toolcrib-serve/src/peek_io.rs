@@ -38,6 +38,8 @@ struct PeekState<I> {
     read_pending: bool,
     /// Runs while a write makes no progress.
     stall_timer: Option<Pin<Box<Sleep>>>,
+    /// Runs while the end of what was written is not sent, which happens only with TLS.
+    flush_timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl<I> Clone for PeekIo<I> {
@@ -55,12 +57,14 @@ impl<I> PeekIo<I> {
             bytes_read: 0,
             read_pending: false,
             stall_timer: None,
+            flush_timer: None,
         })))
     }
 
     /// Returns whether a write waits for the client to read.
     pub(crate) fn is_writing(&self) -> bool {
-        self.state().stall_timer.is_some()
+        let state = self.state();
+        state.stall_timer.is_some() || state.flush_timer.is_some()
     }
 
     /// Returns the number of bytes that the reader has read.
@@ -141,12 +145,14 @@ impl<I> PeekState<I> {
             self.stall_timer = None;
             return polled;
         }
-        let timer = self.stall_timer.get_or_insert_with(|| Box::pin(sleep(STALL_TIMEOUT)));
-        match timer.as_mut().poll(context) {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
-        }
+        poll_timer(&mut self.stall_timer, context).map(Err)
     }
+}
+
+/// Starts a timer unless it runs. Returns the error once it has expired.
+fn poll_timer(timer: &mut Option<Pin<Box<Sleep>>>, context: &mut Context<'_>) -> Poll<io::Error> {
+    let timer = timer.get_or_insert_with(|| Box::pin(sleep(STALL_TIMEOUT)));
+    timer.as_mut().poll(context).map(|()| io::ErrorKind::TimedOut.into())
 }
 
 impl<I: AsyncRead + Unpin> AsyncRead for PeekIo<I> {
@@ -189,7 +195,13 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for PeekIo<I> {
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.state().io).poll_flush(context)
+        let state = &mut *self.state();
+        let polled = Pin::new(&mut state.io).poll_flush(context);
+        if polled.is_ready() {
+            state.flush_timer = None;
+            return polled;
+        }
+        poll_timer(&mut state.flush_timer, context).map(Err)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

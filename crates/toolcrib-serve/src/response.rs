@@ -1,7 +1,7 @@
 //! HTTP responses that are not specific to MCP.
 
 use bytes::Bytes;
-use hyper::header::{CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS};
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS};
 use hyper::{Response, StatusCode};
 use serde_json::json;
 
@@ -21,6 +21,16 @@ pub(crate) fn respond(status: StatusCode, body: ResponseBody) -> Response<Respon
     response
 }
 
+/// Returns an event stream response.
+pub(crate) fn event_response(body: ResponseBody) -> Response<ResponseBody> {
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    response
+}
+
 /// Returns an error in the format of the admin API.
 pub(crate) fn error_response(status: StatusCode, message: &str) -> Response<ResponseBody> {
     json_response(status, json!({"error": {"message": message}}).to_string())
@@ -30,6 +40,13 @@ pub(crate) fn error_response(status: StatusCode, message: &str) -> Response<Resp
 pub(crate) fn other_user() -> Response<ResponseBody> {
     let message = "this connection belongs to another user, and no `callers` are declared";
     let hint = "declare `[callers.NAME]` with a `token`, or set `listen.any-user = true` to let every user of this machine in";
+    json_response(StatusCode::FORBIDDEN, json!({"error": {"message": message, "hint": hint}}).to_string())
+}
+
+/// Returns the response to a request from another machine, which a proxy passed on, while no callers are declared.
+pub(crate) fn remote_client() -> Response<ResponseBody> {
+    let message = "this request came from another machine through a proxy, and no `callers` are declared";
+    let hint = "declare `[callers.NAME]` with a `token`";
     json_response(StatusCode::FORBIDDEN, json!({"error": {"message": message, "hint": hint}}).to_string())
 }
 

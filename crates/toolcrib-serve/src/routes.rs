@@ -1,7 +1,7 @@
 //! Checks requests and routes them by path.
 
 use hyper::body::Incoming;
-use hyper::header::{CONNECTION, HeaderValue, UPGRADE};
+use hyper::header::{ALLOW, CONNECTION, HeaderValue, UPGRADE};
 use hyper::{Method, Request, Response, StatusCode, Version};
 use hyper_util::rt::TokioIo;
 use tokio::time::sleep;
@@ -11,13 +11,17 @@ use toolcrib::{Caller, Project};
 
 use crate::admin_routes::AdminRequest;
 use crate::body::ResponseBody;
-use crate::callers::Entrypoint;
+use crate::callers::IssuedCallers;
+use crate::connection_peer::Entrypoint;
 use crate::dashboard;
 use crate::endpoint;
+use crate::forwarded::ForwardedClient;
 use crate::gateway::ConnectionContext;
 use crate::login::FAILED_LOGIN_DELAY;
+use crate::login_error::LoginError;
 use crate::query::query_value;
-use crate::response::{error_response, json_response, respond};
+use crate::resource::METADATA_PATH;
+use crate::response::{self, error_response, event_response, json_response, respond};
 use crate::stdio::{PipeIdentity, serve_pipe};
 
 /// Header with the percent-encoded project folder of a pipe client.
@@ -29,11 +33,14 @@ pub(crate) async fn handle_request(
     conn: &ConnectionContext,
     request: Request<Incoming>,
 ) -> Response<ResponseBody> {
+    if conn.is_proxy {
+        return Box::pin(handle_forwarded(conn, request)).await;
+    }
     let is_http2 = request.version() == Version::HTTP_2;
-    let mut response = route_request(conn, request).await;
+    let mut response = route_request(conn, request, None).await;
     if response.status() == StatusCode::UNAUTHORIZED {
         conn.login.fail();
-        conn.gateway.record_failed_login(conn.address);
+        conn.gateway.record_failed_login(conn.peer.address);
         // Boxed to keep the future of an ordinary request small.
         Box::pin(sleep(FAILED_LOGIN_DELAY)).await;
         if conn.login.is_refused() && !is_http2 {
@@ -45,35 +52,85 @@ pub(crate) async fn handle_request(
     response
 }
 
-/// Checks host, origin and caller of a request and routes it by path.
-async fn route_request(conn: &ConnectionContext, request: Request<Incoming>) -> Response<ResponseBody> {
+/// Handles a request that a trusted proxy passed on. Its connection carries requests of many clients, so it is not closed for
+/// failed logins of one of them; the number of requests at the same time is limited for each client.
+async fn handle_forwarded(conn: &ConnectionContext, request: Request<Incoming>) -> Response<ResponseBody> {
     let gateway = &conn.gateway;
-    if let Err(reason) = gateway.allowed_hosts.check(request.version(), request.uri(), request.headers()) {
+    let Ok(client) = ForwardedClient::read(request.headers(), &gateway.trusted_proxies) else {
+        let message = "`Forwarded` and `X-Forwarded-…` describe different clients; \
+                       let the proxy remove the headers that it does not set";
+        return error_response(StatusCode::BAD_REQUEST, message);
+    };
+    if client.is_remote() && gateway.callers.is_empty() && !is_health(request.uri().path()) {
+        return response::remote_client();
+    }
+    conn.report_url_conflict(&client);
+    let counted = client.address.map(|address| gateway.client_requests.try_acquire(address));
+    if let Some(None) = counted {
+        let message = "too many requests of this address at the same time";
+        return error_response(StatusCode::TOO_MANY_REQUESTS, message);
+    }
+    let mut response = route_request(conn, request, client.host.as_deref()).await;
+    if response.status() == StatusCode::UNAUTHORIZED {
+        gateway.record_failed_login(client.address.or(conn.peer.address));
+        sleep(FAILED_LOGIN_DELAY).await;
+    }
+    if let ResponseBody::Events(events) = response.body_mut() {
+        events.client_permit = counted.flatten();
+    }
+    response
+}
+
+/// Checks host, origin and caller of a request and routes it by path. A proxy may name the host that its client addressed.
+async fn route_request(
+    conn: &ConnectionContext,
+    request: Request<Incoming>,
+    forwarded_host: Option<&str>,
+) -> Response<ResponseBody> {
+    let gateway = &conn.gateway;
+    let checked =
+        gateway.allowed_hosts.check(request.version(), request.uri(), request.headers(), forwarded_host);
+    if let Err(reason) = checked {
         return error_response(StatusCode::FORBIDDEN, &reason);
     }
     let path = request.uri().path();
     if endpoint::is_endpoint_path(path) {
         return endpoint::respond(conn, request).await;
     }
-    if let Some(response) = dashboard::respond(conn, &request) {
+    if let Some(resource) = path.strip_prefix(METADATA_PATH)
+        && let Some(issued) = gateway.callers.issued()
+    {
+        return resource_metadata(conn, &issued, &request, resource);
+    }
+    if let Some(response) = dashboard::respond(conn, &request).await {
         return response;
     }
     let session = conn.session(request.headers());
     let is_logged_in = session.is_some();
-    let Some(access) = session.or_else(|| conn.authenticate(request.headers())) else {
-        return respond_unauthenticated(conn, &request).await;
+    let access = match session {
+        Some(access) => access,
+        None => match conn.authenticate(request.uri(), request.headers()).await {
+            Ok(access) => access,
+            Err(error) => return respond_unauthenticated(conn, &request, &error).await,
+        },
     };
     let caller = &access.caller;
-    if !access.admin && !is_health(path) {
+    if !access.admin && !is_health(path) && !is_own_data(&request) {
         let caller = caller.as_str();
         let message = format!("caller `{caller}` is not an admin; set `callers.{caller}.admin = true`");
         return error_response(StatusCode::FORBIDDEN, &message);
     }
-    if path == "/api/v1/stdio" && conn.entrypoint == Entrypoint::Socket {
+    let is_own_socket = conn.peer.entrypoint == Entrypoint::Socket;
+    if path == "/api/v1/stdio" && is_own_socket && *caller == Caller::local() {
         return upgrade_to_pipe(conn, request);
     }
     let can_approve = conn.can_approve(caller, is_logged_in);
-    let request = AdminRequest { can_approve, ..admin_request(caller, &request) };
+    let request = AdminRequest { can_approve, is_admin: access.admin, ..admin_request(caller, &request) };
+    match gateway.admin.open_events(&request) {
+        Some(Ok(events)) => return event_response(ResponseBody::events(events)),
+        Some(Err(reply)) => return json_response(reply.status, reply.body.to_string()),
+        None => {}
+    }
     let reply = gateway.admin.respond(request).await;
     json_response(reply.status, reply.body.to_string())
 }
@@ -82,10 +139,21 @@ fn admin_request<'a>(caller: &'a Caller, request: &'a Request<Incoming>) -> Admi
     AdminRequest {
         caller,
         can_approve: false,
+        is_admin: false,
         method: request.method(),
         path: request.uri().path(),
         query: request.uri().query(),
+        last_event_id: request.headers().get("last-event-id").and_then(|id| id.to_str().ok()),
     }
+}
+
+/// Returns whether every caller may make the request, because the response has only what is about the caller.
+fn is_own_data(request: &Request<Incoming>) -> bool {
+    let path = request.uri().path();
+    let is_one_call = || path.strip_prefix("/api/v1/calls/").is_some_and(|id| !id.contains('/'));
+    request.method() == Method::GET
+        && (matches!(path, "/api/v1/calls" | "/api/v1/clients" | "/api/v1/events" | "/api/v1/stats")
+            || is_one_call())
 }
 
 fn is_health(path: &str) -> bool {
@@ -96,13 +164,37 @@ fn is_health(path: &str) -> bool {
 async fn respond_unauthenticated(
     conn: &ConnectionContext,
     request: &Request<Incoming>,
+    error: &LoginError,
 ) -> Response<ResponseBody> {
     if is_health(request.uri().path()) && request.method() == Method::GET {
         let anonymous = Caller::new("");
         let reply = conn.gateway.admin.respond(admin_request(&anonymous, request)).await;
         return respond(reply.status, ResponseBody::empty());
     }
-    conn.refuse_login()
+    conn.refuse_login(error, request.uri(), request.headers())
+}
+
+/// Returns the metadata of an endpoint, which names the issuers that clients get tokens from. It is the same for endpoints that
+/// do not exist, so that it does not reveal which do.
+fn resource_metadata(
+    conn: &ConnectionContext,
+    issued: &IssuedCallers,
+    request: &Request<Incoming>,
+    path: &str,
+) -> Response<ResponseBody> {
+    if request.method() != Method::GET {
+        let mut response = error_response(StatusCode::METHOD_NOT_ALLOWED, "method not allowed: use GET");
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
+        return response;
+    }
+    let root = conn.root_resource(request.uri(), request.headers());
+    match root.find_endpoint(path) {
+        Some(resource) => {
+            let scopes = issued.requested_scopes(&resource);
+            json_response(StatusCode::OK, resource.metadata(issued.issuer_urls(), &scopes))
+        }
+        None => error_response(StatusCode::NOT_FOUND, "there is no endpoint with this path"),
+    }
 }
 
 /// Upgrades the connection to a pipe of MCP messages, for `toolcrib stdio`.

@@ -2,6 +2,7 @@
 
 mod catalog_digest;
 pub(crate) mod change_watcher;
+pub(crate) mod connected_clients;
 mod extensions;
 pub(crate) mod in_flight;
 mod initialize;
@@ -19,7 +20,7 @@ pub(crate) mod updates;
 
 use std::borrow::Cow;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -40,6 +41,7 @@ use toolcrib::{
 
 use self::catalog_digest::{CatalogDigest, ListDigests, hash_list};
 use self::change_watcher::list_index;
+use self::connected_clients::OtherClients;
 use self::methods::MethodAction;
 use self::search_tools::SearchTool;
 use self::stored_results::ResultStore;
@@ -96,7 +98,10 @@ impl PartialEq for EndpointScope {
     fn eq(&self, other: &Self) -> bool {
         let own = self.caller();
         let others = other.caller();
-        self.view == other.view && own == others && own.profile() == others.profile()
+        self.view == other.view
+            && own == others
+            && own.profile() == others.profile()
+            && own.groups() == others.groups()
     }
 }
 
@@ -191,6 +196,8 @@ pub(crate) struct ClientHandle {
     crib: Crib,
     /// Limits the notifications of extensions that wait for their server; created for the first one.
     notifications: OnceLock<Arc<Semaphore>>,
+    /// Set by the first stateless request.
+    is_noted: AtomicBool,
 }
 
 impl ClientHandle {
@@ -227,6 +234,8 @@ pub struct McpService {
     hint_formatter: Option<HintFormatter>,
     /// Results that were too large for their clients.
     stored_results: ResultStore,
+    /// Clients for reports.
+    other_clients: OtherClients,
 }
 
 impl McpService {
@@ -240,6 +249,7 @@ impl McpService {
             catalog_digests: Mutex::default(),
             hint_formatter: None,
             stored_results: ResultStore::default(),
+            other_clients: OtherClients::default(),
         }
     }
 
@@ -276,6 +286,7 @@ impl McpService {
             key: self.next_key.fetch_add(1, Ordering::Relaxed),
             crib: self.crib.clone(),
             notifications: OnceLock::new(),
+            is_noted: AtomicBool::new(false),
         }
     }
 

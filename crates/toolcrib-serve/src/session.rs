@@ -172,6 +172,11 @@ impl Sessions {
         Some(session)
     }
 
+    /// Returns all open sessions.
+    pub(crate) fn all(&self) -> Vec<Arc<Session>> {
+        self.state().sessions.values().cloned().collect()
+    }
+
     /// Ends a session and its requests; `false` if there is none.
     pub(crate) fn end(&self, id: &str, scope: &EndpointScope) -> bool {
         let mut state = self.state();

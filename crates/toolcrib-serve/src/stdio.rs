@@ -285,7 +285,10 @@ impl PipeClient {
     async fn handle_request(&self, id: RequestId, method: String, mut params: Option<Object>) {
         let session = self.session.borrow().clone();
         let mode = match self.meta_reader.read(params.as_mut()) {
-            DeclaredEra::Stateless(meta) => PipeRequestMode::Stateless(meta),
+            DeclaredEra::Stateless(meta) => {
+                self.service.note_stateless(&self.handle, &self.scope, &meta, &self.meta_reader);
+                PipeRequestMode::Stateless(meta)
+            }
             DeclaredEra::UnsupportedVersion(date) => {
                 let error = client::unsupported_version_error(&date);
                 return self.out.send(encode_error_response(Some(&id), &error)).await;
@@ -323,7 +326,9 @@ impl PipeClient {
         session.questions.set_last_number(self.last_question);
         session.idle_updates.connect(self.out.weak_sender());
         self.out.send(encode_response(id, &ResponsePayload::Result(result))).await;
-        self.session.send_replace(Some(Arc::new(session)));
+        let session = Arc::new(session);
+        self.service.add_pipe(&session);
+        self.session.send_replace(Some(session));
     }
 
     /// Handles a request in a task of its own; the response goes to the client or into a batch. Returns `false` if a request

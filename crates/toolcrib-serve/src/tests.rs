@@ -3,6 +3,8 @@
 mod client_limits;
 pub(crate) mod delayed_store;
 mod idle_connections;
+mod issuers;
+mod proxies;
 mod shared_store;
 mod slow_responses;
 mod transparency;
@@ -91,7 +93,7 @@ impl TestGateway {
 /// Returns the callers of a config.
 fn callers(text: &str) -> Callers {
     let config = Config::parse(Path::new("/x/config.toml"), text);
-    Callers::resolve(&config.callers, |_| Err(SecretError::NotFound)).unwrap()
+    Callers::resolve(&config.callers, |_| Err(SecretError::NotFound)).unwrap().with_issuers(&config)
 }
 
 /// The client end of one connection.

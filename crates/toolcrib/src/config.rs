@@ -14,17 +14,22 @@ mod audit;
 mod auth;
 mod callers;
 mod card;
+mod certificate;
 mod changes;
 mod declared;
 mod expose;
 mod facts;
 mod file;
+mod forward;
 mod glob;
+mod groups;
 mod history;
 mod hosts;
+mod issuers;
 pub mod keys;
 mod layer;
 mod lifecycle;
+mod listen;
 mod merge;
 mod node;
 mod probe;
@@ -57,12 +62,18 @@ use crate::limits::UsageLimits;
 pub use crate::spec::Origin;
 use crate::spec::{Capacity, Roster, ServerId};
 pub use audit::AuditSpec;
-pub use callers::{CallerSpec, CallerToken, Sha256Digest, find_short_tokens, resolve_token_digests};
+pub use callers::{
+    CallerSpec, CallerToken, IssuedCallerSpec, Sha256Digest, find_short_tokens, resolve_token_digests,
+};
+pub use certificate::{CertificateNames, CertificatePattern, SubjectAttribute};
 pub use changes::ConfigChange;
 pub use declared::{DeclaredServer, DeclaredValue};
 pub use facts::{Fact, HostFacts, InvalidFact, RequiredFacts};
+pub use groups::GroupSpec;
 pub use history::HistorySpec;
+pub use issuers::{IssuerSpec, KeySource, SignatureAlgorithm};
 pub use layer::{Layer, LayerKind, text_digest};
+pub use listen::{AddressRange, TlsSpec};
 pub use resolve::{LayerText, LayeredConfig, Resolved, resolve};
 pub use scope::{ActiveTags, ScopeMatch};
 pub use secrets::SecretBackend;
@@ -92,8 +103,14 @@ pub struct Config {
     pub expose: ExposeSettings,
     /// Quotas and rate limits.
     pub usage_limits: UsageLimits,
-    /// Callers and their tokens; if empty, every local client is accepted.
+    /// Callers and their tokens; if there are no issuers either, every local client is accepted.
     pub callers: Vec<CallerSpec>,
+    /// Authorization servers whose tokens identify callers.
+    pub issuers: Vec<IssuerSpec>,
+    /// Rights of single callers that tokens of issuers identify.
+    pub issued_callers: Vec<IssuedCallerSpec>,
+    /// Groups of callers, in the order of the files.
+    pub groups: Vec<GroupSpec>,
     /// Audit settings, if calls are recorded.
     pub audit: Option<AuditSpec>,
     /// Settings of the history of calls and events.
@@ -121,6 +138,12 @@ pub struct ListenSpec {
     pub hosts: Vec<String>,
     /// True if other users of the machine may use a loopback address without a token while no callers are declared.
     pub any_user: bool,
+    /// URL by which clients reach the gateway, without a slash at its end, if it differs from the listen address.
+    pub public_url: Option<String>,
+    /// Files with which it serves TLS; without them it serves plain HTTP.
+    pub tls: Option<TlsSpec>,
+    /// Peers whose `Forwarded` and `X-Forwarded-…` headers are used.
+    pub trusted_proxies: Vec<AddressRange>,
 }
 
 /// Settings of the gateway that `toolcrib stdio` starts in the background, from `[gateway]`.
@@ -266,6 +289,11 @@ impl Config {
     /// ```
     pub fn parse(path: &Path, text: &str) -> Self {
         LayeredConfig::parse(path, text).resolve(&HostFacts::default())
+    }
+
+    /// Returns whether clients have to present a token.
+    pub fn requires_tokens(&self) -> bool {
+        !self.callers.is_empty() || !self.issuers.is_empty()
     }
 
     /// Returns whether a problem forbids serving this config at all.

@@ -10,6 +10,8 @@ mod guard;
 mod handlers;
 mod lease;
 mod lists;
+#[cfg(feature = "http")]
+mod logins;
 mod remembered;
 mod requests;
 mod search;
@@ -56,6 +58,7 @@ use crate::protocol::era::client::{ROOTS_CHANGED, SUBSCRIBE};
 use crate::protocol::json::object::Object;
 use crate::protocol::versions::Era;
 use crate::registry::RegisteredServer;
+use crate::secrets::KnownCallers;
 use crate::spec::{Capacity, ServerId, Sharing};
 use crate::store::Store;
 use crate::supervisor::Supervisor;
@@ -166,6 +169,11 @@ impl Crib {
         self.router().visible_catalogs.has_profile(name)
     }
 
+    /// Returns whether a profile with this name exists and a caller may use it: the groups of the profile do not exclude it.
+    pub fn can_use_profile(&self, caller: &Caller, name: &str) -> bool {
+        self.router().visible_catalogs.can_use_profile(caller, name)
+    }
+
     /// Finds the server and its own name for what a selector means to a caller, as [`Crib::call`] does. Servers that must be
     /// known for that are started: the one that a public name refers to, or all servers for a bare name.
     ///
@@ -221,12 +229,6 @@ impl Crib {
     /// Returns the status of every server, sorted by name.
     pub fn status(&self) -> Vec<ServerStatus> {
         self.router().registry.all().iter().map(|entry| self.entry_status(entry)).collect()
-    }
-
-    /// Returns what is known of the login to a remote server, if there is one. Reads a file.
-    #[cfg(feature = "http")]
-    pub fn login(&self, server: &ServerId) -> Option<crate::oauth::LoginSummary> {
-        self.router().services.logins.as_ref()?.summary(server)
     }
 
     /// Returns the status of one server, also of a disabled one.
@@ -385,7 +387,7 @@ impl Crib {
     /// As [`Crib::list`].
     pub async fn unapproved(&self, server: &ServerId) -> Result<Unapproved, Error> {
         let entry = self.registered(server)?;
-        self.router().discover_server(server, Era::Session).await?;
+        self.router().discover_server(server, &Caller::local(), Era::Session).await?;
         let Some(pins) = self.pins(&entry) else { return Ok(Unapproved::default()) };
         if let Some(listing) = entry.listing().filter(|_| pins.is_unknown()) {
             pins.prepare(&listing).await;
@@ -411,6 +413,11 @@ impl Crib {
         };
         self.router().services.listing_changes.report();
         approved
+    }
+
+    /// Returns the tokens of callers. What authenticates callers records theirs there while servers exchange them.
+    pub fn known_callers(&self) -> &KnownCallers {
+        &self.router().services.known_callers
     }
 
     /// Returns the store that this crib shares with others.

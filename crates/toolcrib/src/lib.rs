@@ -151,6 +151,9 @@ pub mod config;
 pub mod crib;
 #[cfg(feature = "http")]
 mod http_client;
+#[cfg(all(feature = "config", feature = "http"))]
+#[doc(hidden)]
+pub mod identity;
 #[cfg_attr(not(feature = "config"), expect(dead_code, reason = "config files use more of it"))]
 #[doc(hidden)]
 pub mod limits;
@@ -227,6 +230,8 @@ pub use crate::protocol::list_kind::ListKind;
 pub use crate::protocol::versions::{Era, Revision, UnknownRevision};
 pub use crate::registry::{FailedStart, RosterChanges};
 pub use crate::search::{Embedder, SearchField};
+#[doc(hidden)]
+pub use crate::secrets::KnownCallers;
 pub use crate::secrets::SecretStore;
 pub use crate::spec::secret::{Secret, SecretError};
 pub use crate::spec::template::{

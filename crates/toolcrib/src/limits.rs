@@ -9,11 +9,12 @@ mod in_flight_limits;
 pub(crate) mod limiter;
 mod pending_admission;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use crate::access::policy::Rule;
+use crate::model::caller::Caller;
 use crate::spec::{NamePattern, Origin};
 pub use crate::store::LimitKind;
 pub(crate) use counted_limits::CountedLimits;
@@ -52,8 +53,12 @@ pub struct UsageLimits {
     pub everyone: Vec<UsageLimit>,
     /// Limits for one caller, by name.
     pub callers: HashMap<String, Vec<UsageLimit>>,
+    /// Limits for each member of a group, by the name of the group. Usage is counted per caller.
+    pub groups: BTreeMap<String, Vec<UsageLimit>>,
     /// Maximum number of calls in flight of one caller, by name. Further calls wait.
     pub callers_in_flight: HashMap<String, NonZeroU32>,
+    /// Maximum number of calls in flight of each member of a group that has no number of its own. The least applies.
+    pub groups_in_flight: BTreeMap<String, NonZeroU32>,
     /// Maximum number of identical calls in a row of one client.
     pub identical_calls: Option<NonZeroU32>,
     /// Maximum number of result bytes that one client gets while it is connected.
@@ -63,9 +68,10 @@ pub struct UsageLimits {
 impl UsageLimits {
     /// Returns whether there are no limits.
     pub fn is_empty(&self) -> bool {
-        let mut limits = self.callers.values().chain([&self.everyone]);
+        let mut limits = self.callers.values().chain(self.groups.values()).chain([&self.everyone]);
         limits.all(Vec::is_empty)
             && self.callers_in_flight.is_empty()
+            && self.groups_in_flight.is_empty()
             && self.identical_calls.is_none()
             && self.result_bytes.is_none()
     }
@@ -73,11 +79,15 @@ impl UsageLimits {
     /// Returns the limits of one caller and where each is configured.
     pub fn limits_for<'a>(
         &'a self,
-        caller: &'a str,
+        caller: &'a Caller,
     ) -> impl Iterator<Item = (LimitOwner<'a>, &'a UsageLimit)> {
-        let own = self.callers.get(caller).into_iter().flatten();
-        let own = own.map(move |limit| (LimitOwner::Caller(caller), limit));
-        self.everyone.iter().map(|limit| (LimitOwner::Everyone, limit)).chain(own)
+        let own = self.callers.get(caller.as_str()).into_iter().flatten();
+        let own = own.map(move |limit| (LimitOwner::Caller(caller.as_str()), limit));
+        let of_groups = caller.groups().iter().flat_map(|group| {
+            let limits = self.groups.get(group).into_iter().flatten();
+            limits.map(move |limit| (LimitOwner::Group(group), limit))
+        });
+        self.everyone.iter().map(|limit| (LimitOwner::Everyone, limit)).chain(own).chain(of_groups)
     }
 }
 
@@ -89,6 +99,8 @@ pub enum LimitOwner<'a> {
     Everyone,
     /// The limits of one caller.
     Caller(&'a str),
+    /// The limits of each member of a group.
+    Group(&'a str),
 }
 
 /// A limit on all calls of one caller that a pattern matches, counted together.
@@ -155,6 +167,7 @@ impl UsageLimit {
         let owner = match owner {
             LimitOwner::Everyone => "policy".to_owned(),
             LimitOwner::Caller(caller) => format!("callers.{caller}"),
+            LimitOwner::Group(group) => format!("groups.{group}"),
         };
         let key = self.kind.config_key();
         match self.pattern.to_string().as_str() {

@@ -211,7 +211,7 @@ impl<'a> ObservedCall<'a> {
         let now = Instant::now();
         let mut facts = call.trace.facts();
         facts.end_attempt(now);
-        let CallFacts { target, decision, denial, cache, decided, timing, attempts, .. } = facts;
+        let CallFacts { target, decision, denial, cache, decided, timing, attempts, is_error, .. } = facts;
         let answer = outcome.and_then(|outcome| outcome.as_ref().ok());
         let failure = outcome.and_then(|outcome| outcome.as_ref().err());
         let decision = match failure {
@@ -238,7 +238,7 @@ impl<'a> ObservedCall<'a> {
             cache,
             request_bytes: call.params.iter().map(|(_, value)| value.len()).sum(),
             response_bytes: answer.map_or(0, |outcome| outcome.raw().len()),
-            end: outcome.map_or(CallEnd::Cancelled, call_end),
+            end: outcome.map_or(CallEnd::Cancelled, |outcome| call_end(outcome, is_error)),
             duration,
             // A call that was continued had its server for longer than itself.
             timing: CallTiming { policy, server: timing.server.min(duration), ..timing },
@@ -258,10 +258,11 @@ impl Drop for ObservedCall<'_> {
     }
 }
 
-fn call_end(outcome: &Result<Outcome, Error>) -> CallEnd {
+/// Returns the end of a call. `is_error` says whether the answer of the server is an error, if that is known.
+fn call_end(outcome: &Result<Outcome, Error>, is_error: Option<bool>) -> CallEnd {
     match outcome {
         Err(error) => CallEnd::Failed(error.kind()),
-        Ok(outcome) if outcome.is_error() => CallEnd::ToolError,
+        Ok(outcome) if is_error.unwrap_or_else(|| outcome.is_error()) => CallEnd::ToolError,
         Ok(Outcome { answer: ResponsePayload::Result(result), era: Era::Stateless, .. })
             if input::parse_required_input(result).is_ok_and(|needed| needed.is_some()) =>
         {

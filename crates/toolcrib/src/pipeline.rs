@@ -3,6 +3,8 @@
 mod cache;
 pub(crate) mod discovery;
 pub(crate) mod era_bridge;
+#[cfg(feature = "http")]
+pub(crate) mod in_band_login;
 mod public_names;
 mod refresh;
 mod retry;
@@ -132,6 +134,34 @@ pub(crate) async fn run_keeping_lease(
         public_names::with_public_uris(outcome, &call, &target, &catalog)
     });
     call.commit(outcome)
+}
+
+/// Lets the person at the client log in if a call failed for lack of that, and makes the call again. Otherwise returns its
+/// error.
+#[cfg(feature = "http")]
+pub(crate) async fn run_after_login(
+    router: &CallRouter,
+    call: &mut Call,
+    kept: &mut KeptLease,
+    error: Error,
+) -> Result<Outcome, Error> {
+    match &router.in_band_logins {
+        Some(logins) if logins.log_in(router, call, &error).await => {
+            run_keeping_lease(router, call, kept).await
+        }
+        _ => Err(error),
+    }
+}
+
+/// Returns the error of a call: only remote servers need logins.
+#[cfg(not(feature = "http"))]
+pub(crate) async fn run_after_login(
+    _: &CallRouter,
+    _: &mut Call,
+    _: &mut KeptLease,
+    error: Error,
+) -> Result<Outcome, Error> {
+    Err(error)
 }
 
 /// Leases the server, which starts it if necessary, and sends the call. With a `flight`, identical calls wait for the

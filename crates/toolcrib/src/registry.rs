@@ -312,6 +312,8 @@ impl Registry {
         self.checks_arguments.store(checks_arguments, Ordering::Relaxed);
         let limits_results = servers.values().any(|entry| entry.spec().limits.result_tokens.is_some());
         self.limits_results.store(limits_results, Ordering::Relaxed);
+        let forwards_callers = servers.values().any(|entry| entry.spec().forwards_callers());
+        self.services.known_callers.set_wanted(forwards_callers);
         // Dropping an embedder's in-process server may take a while and must not happen under the lock.
         drop(servers);
         drop(old);

@@ -1,5 +1,6 @@
 //! Resolves the secrets of one connection. Secrets are stored by the embedder.
 
+mod known_callers;
 mod redactor;
 
 use std::collections::BTreeMap;
@@ -12,6 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::spec::ServerSpec;
 use crate::spec::template::{Secret, SecretError, TemplateText};
+pub use known_callers::KnownCallers;
 pub(crate) use redactor::Redactor;
 
 /// The time limit for resolving the secrets of one connection.

@@ -6,6 +6,7 @@
 
 pub mod auth;
 mod card;
+mod forward;
 mod http;
 mod lifecycle;
 mod name;
@@ -32,6 +33,7 @@ use crate::util::encoding;
 use crate::util::maps::collect_map;
 
 pub use card::{CardTool, InvalidCard, ServerCard};
+pub use forward::{Forward, TokenExchange};
 pub use http::{HttpSpec, TransportKind};
 pub use lifecycle::{
     BackoffSpec, BreakerSpec, Capacity, KeepAlive, Lifecycle, MemoryLimits, Restarts, ServerLimits, Sharing,
@@ -190,12 +192,23 @@ impl ServerSpec {
             || *sharing != new.sharing
     }
 
+    /// Returns whether the server learns about its callers.
+    pub(crate) fn forwards_callers(&self) -> bool {
+        matches!(&self.endpoint, Endpoint::Http(http) if http.forward != Forward::Nothing)
+    }
+
     /// Returns whether clients of each era get their own connection, if the server speaks both. A process is shared by
     /// them; a remote server can be connected to more than once.
     pub(crate) fn has_connection_per_era(&self) -> bool {
         let is_streamable =
             matches!(&self.endpoint, Endpoint::Http(http) if http.transport != TransportKind::Sse);
         is_streamable && self.era == EraChoice::Auto
+    }
+
+    /// Returns whether each caller has a login of its own to the server.
+    pub fn has_login_per_caller(&self) -> bool {
+        let uses_login = matches!(&self.endpoint, Endpoint::Http(http) if http.uses_login());
+        uses_login && self.sharing == Sharing::PerCaller
     }
 
     /// Returns whether results of any of its tools may be cached.
@@ -287,7 +300,10 @@ impl Endpoint {
             std::iter::once(&command.program).chain(&command.args).chain(command.env.values())
         });
         let http = http.into_iter().flat_map(|http| {
-            std::iter::once(&http.url).chain(http.headers.values()).chain(http.auth.templates())
+            std::iter::once(&http.url)
+                .chain(http.headers.values())
+                .chain(http.auth.templates())
+                .chain(http.forward.templates())
         });
         command.chain(http)
     }

@@ -18,6 +18,7 @@ mod faults;
 mod first_listing;
 mod gateway;
 mod gateway_restarts;
+mod history;
 mod list_freshness;
 mod listing_errors;
 mod listings;

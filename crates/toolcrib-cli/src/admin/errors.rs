@@ -14,6 +14,26 @@ pub(super) fn error_reply(status: StatusCode, message: &str) -> AdminReply {
     AdminReply::new(status, json!({"error": {"code": code, "message": message, "hint": null}}))
 }
 
+/// Returns the response for an invalid parameter.
+pub(super) fn invalid_reply(message: &str, hint: &str) -> AdminReply {
+    hinted_reply(StatusCode::BAD_REQUEST, ErrorKind::Malformed.facts().name, message, hint)
+}
+
+/// Returns the response for something that is not recorded.
+pub(super) fn missing_reply(message: &str, hint: &str) -> AdminReply {
+    hinted_reply(StatusCode::NOT_FOUND, "not_found", message, hint)
+}
+
+/// Returns the response for files that cannot be read.
+pub(super) fn unreadable_reply(message: &str) -> AdminReply {
+    let hint = "check the state folder";
+    hinted_reply(StatusCode::INTERNAL_SERVER_ERROR, "unreadable", message, hint)
+}
+
+fn hinted_reply(status: StatusCode, code: &str, message: &str, hint: &str) -> AdminReply {
+    AdminReply::new(status, json!({"error": {"code": code, "message": message, "hint": hint}}))
+}
+
 /// Returns the response for an operation that is not permitted to this request.
 pub(super) fn forbidden_reply(message: &str) -> AdminReply {
     AdminReply::new(StatusCode::FORBIDDEN, json!({"error": {"message": message}}))

@@ -11,6 +11,7 @@ use toolcrib_serve::{AdminReply, AdminRequest, query_value};
 use super::Admin;
 use super::errors::{error_reply, forbidden_reply};
 use crate::audit;
+use crate::cli::PolicyTestArgs;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::policy_test::PolicyQuestion;
@@ -32,12 +33,6 @@ impl Admin {
             ["api", "v1", "audit"] if get => self.verify_audit().await,
             ["api", "v1", "servers", server, "why"] if get => self.why(server).await,
             ["api", "v1", "ui"] if method == Method::POST => self.dashboard_link(request).await,
-            ["api", "v1", "config" | "policy" | "audit" | "ui"] | ["api", "v1", "servers", _, "why"] => {
-                error_reply(
-                    StatusCode::METHOD_NOT_ALLOWED,
-                    &format!("`/{}` does not support {method}", path.join("/")),
-                )
-            }
             _ => return None,
         })
     }
@@ -77,12 +72,16 @@ impl Admin {
     async fn test_policy(&self, query: Option<&str>) -> AdminReply {
         let sources = self.gateway.sources().clone();
         let catalog = self.crib().catalog();
-        let caller = query_value(query, "caller").unwrap_or_else(|| Caller::local().as_str().to_owned());
-        let profile = query_value(query, "profile").filter(|profile| !profile.is_empty());
-        let tool = query_value(query, "tool").unwrap_or_default();
+        let value = |key| query_value(query, key).filter(|value| !value.is_empty());
+        let args = PolicyTestArgs {
+            caller: value("caller").unwrap_or_else(|| Caller::local().as_str().to_owned()),
+            groups: value("groups").iter().flat_map(|groups| groups.split(',')).map(str::to_owned).collect(),
+            profile: value("profile"),
+            tool: value("tool").unwrap_or_default(),
+        };
         read_blocking(move || {
             let config = sources.load();
-            let question = PolicyQuestion::new(&config, &caller, profile.as_deref(), &tool)?;
+            let question = PolicyQuestion::new(&config, &args)?;
             let is_listed = |server: &ServerId| catalog.tools().iter().any(|tool| tool.server == *server);
             let mut tools = catalog.tools().iter().filter(|tool| tool.server == question.server);
             let exists = tools.any(|tool| *tool.own_name == *question.tool);

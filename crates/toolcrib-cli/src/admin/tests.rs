@@ -1,12 +1,18 @@
 //! Tests of the admin API with an in-process server.
 
+use std::sync::Arc;
+
 use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
-use toolcrib::{Caller, Crib, ServerSpec, Toolbox};
+use toolcrib::config::HistorySpec;
+use toolcrib::{Call, Caller, Crib, ServerSpec, Toolbox};
 use toolcrib_serve::{AdminRequest, AdminRoutes as _};
 
 use super::Admin;
+use super::routes::ROUTES;
 use crate::gateway::GatewayHandle;
+use crate::history::CallHistory;
+use crate::report::tests::openapi;
 
 /// An admin API with one server and an empty config file.
 struct TestAdmin {
@@ -27,6 +33,18 @@ impl TestAdmin {
         Self { admin: Admin::new(handle.clone()), handle, crib, file }
     }
 
+    /// Creates an admin API with a history in a folder.
+    fn with_history(folder: &std::path::Path) -> Self {
+        let history = Arc::new(CallHistory::new(folder.join("history"), &HistorySpec::default(), false));
+        let greet = Toolbox::new()
+            .tool("greet", "Greets", &json!({"type": "object"}), |_| async { Ok("hi".to_owned()) });
+        let spec = ServerSpec::in_process("house".parse().unwrap(), greet);
+        let crib = Crib::builder().server(spec).observer(history.clone()).build().unwrap();
+        let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
+        let handle = GatewayHandle::for_test_with(crib.clone(), file.path(), history);
+        Self { admin: Admin::new(handle.clone()), handle, crib, file }
+    }
+
     async fn get(&self, path: &str) -> (u16, Value) {
         self.send(&Method::GET, path).await
     }
@@ -36,9 +54,14 @@ impl TestAdmin {
     }
 
     async fn send(&self, method: &Method, target: &str) -> (u16, Value) {
+        self.send_as(&Caller::local(), true, method, target).await
+    }
+
+    async fn send_as(&self, caller: &Caller, is_admin: bool, method: &Method, target: &str) -> (u16, Value) {
         let (path, query) =
             target.split_once('?').map_or((target, None), |(path, query)| (path, Some(query)));
-        let request = AdminRequest { caller: &Caller::local(), can_approve: false, method, path, query };
+        let request =
+            AdminRequest { caller, can_approve: false, is_admin, method, path, query, last_event_id: None };
         let reply = self.admin.respond(request).await;
         (reply.status.as_u16(), reply.body)
     }
@@ -79,9 +102,13 @@ async fn route_has_one_spelling_and_approves_only_if_trusted() {
     {
         assert_eq!(test.post(path).await.0, refused, "{path}");
     }
-    for path in
-        ["/healthz", "/api/v1/status", "/api/v1/servers/house", "/api/v1/servers/house/logs", "/api/v1/calls"]
-    {
+    for path in [
+        "/healthz",
+        "/api/v1/status",
+        "/api/v1/servers/house",
+        "/api/v1/servers/house/logs",
+        "/api/v1/approvals",
+    ] {
         assert_eq!(test.get(path).await.0, 200, "{path}");
         let (parent, last) = path.rsplit_once('/').unwrap();
         let (first, rest) = last.split_at(1);
@@ -187,4 +214,66 @@ async fn brief_lists_have_totals_and_no_definitions() {
     );
     assert_eq!(test.get("/api/v1/tools?brief=1&server=other").await.1["total"], 0);
     assert_eq!(test.get("/api/v1/status?brief=1").await.1["servers"][0]["stderr_tail"], json!([]));
+}
+
+#[tokio::test]
+async fn documented_paths_are_those_of_the_program() {
+    let document = openapi::document();
+    let documented = document["paths"].as_object().unwrap();
+    let methods = |path: &str| -> Vec<&String> { documented[path].as_object().unwrap().keys().collect() };
+    let mut documented: Vec<String> = documented
+        .keys()
+        .flat_map(|path| methods(path).into_iter().map(move |method| format!("{method} {path}")))
+        .collect();
+    let mut own: Vec<String> =
+        ROUTES.iter().map(|route| format!("{} {}", route.method, route.path)).collect();
+    // These are answered by `toolcrib-serve`, before there is a caller.
+    documented.retain(|route| !["session", "login", "logout"].iter().any(|name| route.ends_with(name)));
+    documented.sort_unstable();
+    own.sort_unstable();
+    assert_eq!(documented, own);
+    let folder = tempfile::TempDir::new().unwrap();
+    let test = TestAdmin::with_history(folder.path());
+    for route in ROUTES.iter().filter(|route| route.path != "/api/v1/events") {
+        let path = route.path.replace("{server}", "house").replace("{id}", "0000000000000001");
+        let method = if route.method == "get" { Method::GET } else { Method::POST };
+        let (status, body) = test.send(&method, &path).await;
+        let message = body["error"]["message"].as_str().unwrap_or_default();
+        assert!(status != 405 && !message.starts_with("unknown path"), "{path}: {status} {body}");
+    }
+}
+
+#[tokio::test]
+async fn calls_are_found_by_their_id_and_shown_to_their_callers() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let test = TestAdmin::with_history(folder.path());
+    let ada = Caller::new("ada");
+    test.crib.call(Call::tool("greet").caller(ada.clone())).await.unwrap();
+    let error = test.crib.call(Call::tool("nothing")).await.unwrap_err();
+    let id = error.call_id().unwrap().to_string();
+    assert_eq!(error.data()["call"], json!(id));
+
+    let (status, failed) = test.get(&format!("/api/v1/calls/{id}")).await;
+    assert_eq!((status, &failed["outcome"], &failed["error"]), (200, &json!("error"), &json!("unknown")));
+    let (_, all) = test.get("/api/v1/calls?since=1h").await;
+    assert_eq!(all["calls"].as_array().map(Vec::len), Some(2), "{all}");
+    let own = |path: &'static str| test.send_as(&ada, false, &Method::GET, path);
+    let (_, calls) = own("/api/v1/calls?caller=local").await;
+    assert_eq!((&calls["calls"][0]["caller"], &calls["calls"][1]), (&json!("ada"), &Value::Null));
+    assert_eq!(calls["calls"][0]["server_ms"].as_f64().map(|millis| millis > 0.0), Some(true), "{calls}");
+    assert_eq!(own("/api/v1/stats").await.1["totals"]["calls"], 1);
+    assert_eq!(test.get("/api/v1/stats?step=1m&cost=1").await.1["cost"]["definitions"][0]["tool"], "greet");
+    let refused = test.send_as(&ada, false, &Method::GET, &format!("/api/v1/calls/{id}")).await;
+    assert_eq!(refused.0, 404, "it is a call of another caller");
+    for path in ["/api/v1/status", "/api/v1/approvals", "/api/v1/servers/house"] {
+        assert_eq!(test.send_as(&ada, false, &Method::GET, path).await.0, 403, "{path}");
+    }
+    assert_eq!(test.send_as(&ada, false, &Method::POST, "/api/v1/calls/x/approve").await.0, 403);
+    let invalid = ["calls?since=soon", "calls?limit=0", "calls?outcome=x", "calls?before=x", "stats?step=0s"];
+    for path in invalid {
+        let (status, body) = test.get(&format!("/api/v1/{path}")).await;
+        assert_eq!((status, body["error"]["hint"].is_string()), (400, true), "{path}: {body}");
+    }
+    assert_eq!(TestAdmin::new().get("/api/v1/calls").await.0, 404, "calls are not recorded");
+    test.crib.shutdown(std::time::Duration::ZERO).await;
 }

@@ -73,6 +73,7 @@ pub(super) fn write_record(out: &mut Vec<u8>, record: &CallRecord, clock: &mut T
     write_hex(out, record.id.number());
     out.extend_from_slice(b"\",\"caller\":");
     write_string(out, record.caller.as_str());
+    write_groups(out, record.caller.groups());
     out.extend_from_slice(b",\"method\":");
     write_string(out, &record.method);
     out.extend_from_slice(b",\"server\":");
@@ -109,6 +110,17 @@ pub(super) fn write_record(out: &mut Vec<u8>, record: &CallRecord, clock: &mut T
     out.extend_from_slice(b"}\n");
 }
 
+/// Appends the groups of the caller, if it is in any.
+fn write_groups(out: &mut Vec<u8>, groups: &[String]) {
+    for (index, group) in groups.iter().enumerate() {
+        out.extend_from_slice(if index == 0 { b",\"groups\":[" } else { b"," });
+        write_string(out, group);
+    }
+    if !groups.is_empty() {
+        out.push(b']');
+    }
+}
+
 /// Writes a number as 16 hexadecimal digits.
 fn write_hex(out: &mut Vec<u8>, number: u64) {
     let digit = |shift: u32| b"0123456789abcdef"[(number >> shift & 15) as usize];
@@ -133,13 +145,18 @@ pub(super) fn write_lost(out: &mut Vec<u8>, lost: u64) {
 }
 
 fn write_arguments(out: &mut Vec<u8>, raw: &[u8]) {
+    let _ = write!(out, ",\"arguments\":{}", redact_arguments(raw));
+}
+
+/// Returns the arguments of a call as they are recorded, as JSON.
+pub(crate) fn redact_arguments(raw: &[u8]) -> String {
     let recorded = Some(raw).filter(|raw| raw.len() <= MAX_ARGUMENT_BYTES);
     match recorded.and_then(|raw| serde_json::from_slice(raw).ok()) {
         Some(mut arguments) => {
             redact(&mut arguments);
-            let _ = write!(out, ",\"arguments\":{arguments}");
+            arguments.to_string()
         }
-        None => out.extend_from_slice(b",\"arguments\":\"[too large]\""),
+        None => "\"[too large]\"".to_owned(),
     }
 }
 
@@ -166,7 +183,7 @@ fn is_secret_name(name: &str) -> bool {
 }
 
 /// Removes the query and fragment of a URI, and all of one that contains credentials.
-fn redact_uri(uri: &str) -> &str {
+pub(crate) fn redact_uri(uri: &str) -> &str {
     let uri = &uri[..uri.find(['?', '#']).unwrap_or(uri.len())];
     let host = uri.split_once("://").map(|(_, rest)| rest.split('/').next().unwrap_or_default());
     if host.is_some_and(|host| host.contains('@')) { REDACTED } else { uri }

@@ -16,6 +16,12 @@ pub(crate) struct LoginArgs {
     /// Show the logins and change nothing
     #[arg(long, conflicts_with = "all")]
     pub(crate) status: bool,
+    /// Log in for one caller of the gateway; for servers with `sharing = "per-caller"`
+    #[arg(long = "as", value_name = "CALLER", conflicts_with_all = ["all", "status"])]
+    pub(crate) caller: Option<String>,
+    /// Print a code to enter in a browser on another machine, where the server offers that
+    #[arg(long, conflicts_with = "status")]
+    pub(crate) device: bool,
     /// Print the URL and do not open a browser
     #[arg(long)]
     pub(crate) no_browser: bool,
@@ -29,4 +35,7 @@ pub(crate) struct LoginArgs {
 pub(crate) struct LogoutArgs {
     /// The server
     pub(crate) server: String,
+    /// Remove the login of one caller of the gateway
+    #[arg(long = "as", value_name = "CALLER")]
+    pub(crate) caller: Option<String>,
 }

@@ -19,9 +19,12 @@ pub(crate) enum PolicyCommand {
 /// Arguments of `policy test`.
 #[derive(Debug, Args)]
 pub(crate) struct PolicyTestArgs {
-    /// The caller: a name under `[callers]`, or `local`
-    #[arg(long, value_name = "NAME", default_value = "local")]
+    /// The caller: a name under `[callers]`, `ISSUER:SUBJECT`, or `local`
+    #[arg(long, visible_alias = "as", value_name = "NAME", default_value = "local")]
     pub(crate) caller: String,
+    /// Groups that the caller is in besides those of the config: names under `[groups]`
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    pub(crate) groups: Vec<String>,
     /// The profile of the caller: a name under `[profiles]`
     #[arg(long, value_name = "NAME")]
     pub(crate) profile: Option<String>,

@@ -102,6 +102,13 @@ pub(crate) struct ServerNameArgs {
     pub(crate) server: String,
 }
 
+/// Arguments of `status`.
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    /// Show one server in detail
+    pub(crate) server: Option<String>,
+}
+
 /// Arguments of `logs`.
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {

@@ -32,7 +32,7 @@ pub(crate) async fn run(args: &ApproveArgs, paths: &Paths, out: &mut Output) -> 
 /// Approves one call that was refused. Only the gateway that refused the call knows it.
 async fn approve_call(id: &str, yes: bool, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
     let client = GatewayClient::require(paths).await?;
-    let pending: PendingCallsReport = client.fetch("/api/v1/calls").await?;
+    let pending = fetch_pending(&client).await?;
     let call = pending.find(id);
     if let Some(call) = call.filter(|_| !out.json) {
         out.print_line(&describe_call(call))?;
@@ -46,6 +46,14 @@ async fn approve_call(id: &str, yes: bool, paths: &Paths, out: &mut Output) -> R
     }
     out.print_note("approved: the same call is allowed for the next 5 minutes")?;
     Ok(ExitStatus::Success)
+}
+
+/// Returns the calls that wait for approval. Older gateways list them at another path.
+async fn fetch_pending(client: &GatewayClient) -> Result<PendingCallsReport, CommandError> {
+    match client.fetch("/api/v1/approvals").await {
+        Err(error) if error.code == "not_found" => client.fetch("/api/v1/calls").await,
+        fetched => fetched,
+    }
 }
 
 /// Describes a call that waits for approval.

@@ -8,6 +8,7 @@ use toolcrib::{Caller, ServerSpec};
 
 use crate::command_error::ProblemReport;
 use crate::exit::ExitStatus;
+use crate::gateway;
 use crate::output::Output;
 use crate::paths::Paths;
 use crate::preflight;
@@ -23,6 +24,9 @@ pub(crate) fn run(paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
             .map(|problem| *problem),
     );
     config.problems.extend(toolcrib::config::find_short_tokens(&config.callers, |name| locator.find(name)));
+    let key_file_problem = toolcrib::identity::check_key_files(&config.issuers).err();
+    config.problems.extend(key_file_problem.map(|problem| *problem));
+    config.problems.extend(config.listen.tls.as_ref().and_then(gateway::find_tls_problem));
     let missing = preflight::find_missing(&config, None, &locator);
     config.problems.extend(missing);
     config.problems.extend(find_long_tool_list(&config, paths));

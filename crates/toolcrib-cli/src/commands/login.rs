@@ -1,27 +1,64 @@
 //! `toolcrib login` and `toolcrib logout`: the OAuth logins to remote servers.
 
 pub(super) mod browser;
-mod redirect_listener;
 
 use anyhow::Result;
 use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
 use toolcrib::config::Config;
-use toolcrib::oauth::{Login, LoginRequest, LoginSummary, Logins, OAuthError, OAuthErrorKind};
+use toolcrib::oauth::{DeviceLogin, Login, LoginRequest, LoginSummary, Logins, OAuthError, OAuthErrorKind};
 use toolcrib::spec::Endpoint;
 use toolcrib::spec::auth::Grant;
 use toolcrib::util::clock::wall_time;
+use toolcrib::util::encoding::percent_encode;
 use toolcrib::util::format::format_duration;
-use toolcrib::{ServerId, ServerSpec};
+use toolcrib::{Caller, ServerId, ServerSpec};
 
-use self::redirect_listener::{Redirect, RedirectListener};
 use crate::cli::{LoginArgs, LogoutArgs};
 use crate::client::GatewayClient;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
+use crate::hints::shell_word;
 use crate::output::Output;
 use crate::paths::Paths;
 use crate::progress::{ServerSource, Wait};
+use crate::redirect_listener::{Redirect, RedirectListener};
 use crate::secrets::SecretLocator;
+
+/// A server to log in to, and whose login it is.
+struct LoginTarget<'a> {
+    spec: &'a ServerSpec,
+    caller: Caller,
+    logins: Logins,
+}
+
+impl<'a> LoginTarget<'a> {
+    /// Creates the target of a login for the local user, or for a caller of a server with a login per caller.
+    fn new(
+        spec: &'a ServerSpec,
+        caller: Option<&str>,
+        config: &Config,
+        logins: &Logins,
+    ) -> Result<Self, CommandError> {
+        let caller = match caller {
+            Some(name) => check_caller(spec, name, config)?,
+            None => Caller::local(),
+        };
+        Ok(Self { spec, logins: logins.for_caller(&caller), caller })
+    }
+
+    fn request<'r>(&'r self, redirect_uri: &'r str) -> LoginRequest<'r> {
+        LoginRequest { server: self.spec, logins: &self.logins, redirect_uri }
+    }
+
+    /// Returns the command that logs in.
+    fn command(&self) -> String {
+        match self.caller == Caller::local() {
+            true => format!("toolcrib login {}", self.spec.id),
+            false => format!("toolcrib login {} --as {}", self.spec.id, shell_word(self.caller.as_str())),
+        }
+    }
+}
 
 /// Logs in to one server or to all, or shows the logins.
 pub(crate) async fn run(args: &LoginArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
@@ -32,32 +69,53 @@ pub(crate) async fn run(args: &LoginArgs, paths: &Paths, out: &mut Output) -> Re
     }
     let Some(name) = &args.server else { return log_in_to_all(args, &config, &logins, paths, out).await };
     let spec = find_remote(name, &config)?;
-    let summary = log_in(spec, args, &logins, out).await?;
-    if let Some(summary) = summary {
-        report(spec, &summary, out)?;
-        restart(&spec.id, paths, out).await?;
-        return Ok(ExitStatus::Success);
-    }
-    Ok(ExitStatus::Interrupted)
+    let target = LoginTarget::new(spec, args.caller.as_deref(), &config, &logins)?;
+    let Some(summary) = log_in(&target, args, out).await? else { return Ok(ExitStatus::Interrupted) };
+    report(&target, &summary, out)?;
+    reconnect(&spec.id, &target.caller, paths, out).await?;
+    Ok(ExitStatus::Success)
 }
 
 /// Removes the login to a server.
 pub(crate) async fn log_out(args: &LogoutArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
     let config = paths.valid_config()?;
     let server: ServerId = args.server.parse().map_err(|_| unknown_server(&args.server))?;
-    let was_logged_in =
-        open_logins(paths, &config).log_out(&server).await.map_err(|error| login_error(&server, &error))?;
+    let caller = args.caller.as_deref().map_or_else(Caller::local, Caller::new);
+    let logins = open_logins(paths, &config).for_caller(&caller);
+    let was_logged_in = logins.log_out(&server).await.map_err(|error| login_error(&server, "", &error))?;
     if out.json {
-        out.print_json(&json!({"server": server.as_str(), "removed": was_logged_in}))?;
+        let report = json!({"server": server.as_str(), "caller": caller.as_str(), "removed": was_logged_in});
+        out.print_json(&report)?;
     } else if was_logged_in {
-        out.print_note(&format!("logged out of `{server}`"))?;
+        out.print_note(&format!("logged out of `{server}`{}", shown_caller(&caller)))?;
     } else {
-        out.print_note(&format!("there is no login to `{server}`"))?;
+        out.print_note(&format!("there is no login to `{server}`{}", shown_caller(&caller)))?;
     }
     if was_logged_in {
-        restart(&server, paths, out).await?;
+        reconnect(&server, &caller, paths, out).await?;
     }
     Ok(ExitStatus::Success)
+}
+
+/// Checks that a server has a login per caller and that the caller may exist. Callers of issuers are not in the config.
+fn check_caller(spec: &ServerSpec, name: &str, config: &Config) -> Result<Caller, CommandError> {
+    let server = &spec.id;
+    if !spec.has_login_per_caller() {
+        let message = format!("all callers share the login to `{server}`");
+        let hint =
+            format!("set `servers.{server}.sharing = \"per-caller\"`, or run: toolcrib login {server}");
+        return Err(CommandError::usage(message).hint(hint));
+    }
+    let is_known = name == Caller::local().as_str()
+        || name.contains(':')
+        || config.callers.iter().any(|caller| caller.name == name);
+    match is_known {
+        true => Ok(Caller::new(name)),
+        false => {
+            let message = format!("no caller is called `{}`", name.escape_default());
+            Err(CommandError::usage(message).hint(format!("declare `callers.{name}` in the config")))
+        }
+    }
 }
 
 fn open_logins(paths: &Paths, config: &Config) -> Logins {
@@ -104,10 +162,11 @@ async fn log_in_to_all(
             out.print_note(&format!("`{}`: logged in", spec.id))?;
             continue;
         }
-        match log_in(spec, args, logins, out).await {
+        let target = LoginTarget::new(spec, None, config, logins)?;
+        match log_in(&target, args, out).await {
             Ok(Some(summary)) => {
-                report(spec, &summary, out)?;
-                restart(&spec.id, paths, out).await?;
+                report(&target, &summary, out)?;
+                reconnect(&spec.id, &target.caller, paths, out).await?;
             }
             Ok(None) => return Ok(ExitStatus::Interrupted),
             Err(error) if error.code == OAuthErrorKind::NotRequired.as_str() => {
@@ -124,34 +183,27 @@ async fn log_in_to_all(
 
 /// Logs in to a server. Returns `None` if a signal interrupts it.
 async fn log_in(
-    spec: &ServerSpec,
+    target: &LoginTarget<'_>,
     args: &LoginArgs,
-    logins: &Logins,
     out: &mut Output,
 ) -> Result<Option<LoginSummary>, CommandError> {
-    let failed = |error: OAuthError| login_error(&spec.id, &error);
-    let unexpected = |error: std::io::Error| CommandError::unexpected(&error);
-    let port = last_port(logins, &spec.id).await;
-    let mut listener = RedirectListener::bind(port).await.map_err(unexpected)?;
+    if args.device {
+        return log_in_with_code(target, args, out).await;
+    }
+    let LoginTarget { spec, logins, .. } = target;
+    let failed = |error: OAuthError| login_error(&spec.id, &target.command(), &error);
+    let listener = RedirectListener::bind_for(logins, &spec.id).await.map_err(unexpected)?;
     let redirect_uri = listener.redirect_uri();
-    let login = Login::start(LoginRequest { server: spec, logins, redirect_uri: &redirect_uri });
+    let login = Login::start(target.request(&redirect_uri));
     let login = wait_for(format!("looking for the login of `{}`", spec.id), login).await.map_err(failed)?;
     let opened = !args.no_browser && browser::open(login.url()).await;
-    let action = if opened {
-        "a browser was opened; if it does not show the login, open"
-    } else {
-        "open in a browser"
-    };
-    out.print_stderr(&format!("{action}:\n  {}", login.url())).map_err(unexpected)?;
     let can_paste = out.prompter().is_interactive();
-    if can_paste {
-        let wait = format_duration(args.timeout);
-        let hint = format!(
-            "waiting for the login, up to {wait}; if the browser runs on another machine, paste the URL that it ends at here:"
-        );
-        out.print_stderr(&hint).map_err(unexpected)?;
+    let has_no_browser = !opened && !can_paste && std::env::var_os("SSH_CONNECTION").is_some();
+    if has_no_browser && login.offers_device_code() {
+        return log_in_with_code(target, args, out).await;
     }
-    let redirect = tokio::time::timeout(args.timeout, next_redirect(&mut listener, &login, can_paste));
+    print_instructions(&login, opened, can_paste, args, out).map_err(unexpected)?;
+    let redirect = next_redirect(&listener, &login, can_paste);
     // The line would overwrite what is pasted.
     let redirect = async {
         match can_paste {
@@ -159,38 +211,96 @@ async fn log_in(
             false => wait_for("waiting for the login in the browser", redirect).await,
         }
     };
-    let interrupted =
-        super::until_interrupted(redirect).await.map_err(|error| CommandError::unexpected(&error))?;
-    let Some(redirect) = interrupted else { return Ok(None) };
-    let redirect = redirect.map_err(|_| {
-        let message = format!("no login to `{}` within {}", spec.id, format_duration(args.timeout));
-        CommandError::new(ExitStatus::TimedOut, "login_timeout", message)
-            .hint(format!("toolcrib login {}", spec.id))
-    })?;
+    let Some(redirect) = until_timeout(target, args, redirect).await? else { return Ok(None) };
     let redirect = redirect.map_err(unexpected)?;
     let finished = wait_for("requesting a token", login.finish(&redirect.url)).await;
-    let page = match &finished {
-        Ok(_) => "You are logged in. You can close this page.".to_owned(),
-        Err(error) => format!("The login failed: {error}"),
-    };
-    redirect.answer(page).await;
+    redirect.answer_finished(&finished).await;
     finished.map(Some).map_err(failed)
 }
 
-/// Waits for the redirect of a login. Any page in a browser can send requests to the port, so those without the login's
-/// `state` are refused and do not end it. A URL that the person pastes is always taken.
+/// Logs in with a code that the person enters in a browser on any machine.
+async fn log_in_with_code(
+    target: &LoginTarget<'_>,
+    args: &LoginArgs,
+    out: &mut Output,
+) -> Result<Option<LoginSummary>, CommandError> {
+    let failed = |error: OAuthError| login_error(&target.spec.id, &target.command(), &error);
+    let login = DeviceLogin::start(target.request(""));
+    let action = format!("looking for the login of `{}`", target.spec.id);
+    let login = wait_for(action, login).await.map_err(failed)?;
+    let instructions =
+        format!("open in a browser on any machine:\n  {}\nthe code is: {}", login.url(), login.user_code());
+    out.print_stderr(&instructions).map_err(unexpected)?;
+    let finished = wait_for("waiting for the login in the browser", login.finish());
+    let Some(finished) = until_timeout(target, args, finished).await? else { return Ok(None) };
+    finished.map(Some).map_err(failed)
+}
+
+fn print_instructions(
+    login: &Login,
+    opened: bool,
+    can_paste: bool,
+    args: &LoginArgs,
+    out: &mut Output,
+) -> std::io::Result<()> {
+    let action = if opened {
+        "a browser was opened; if it does not show the login, open"
+    } else {
+        "open in a browser"
+    };
+    out.print_stderr(&format!("{action}:\n  {}", login.url()))?;
+    if !can_paste {
+        return Ok(());
+    }
+    let wait = format_duration(args.timeout);
+    let other_way = match login.offers_device_code() {
+        true => ", or log in with `--device`",
+        false => "",
+    };
+    out.print_stderr(&format!(
+        "waiting for the login, up to {wait}; if the browser runs on another machine, paste the URL that it ends at here{other_way}:"
+    ))
+}
+
+/// Waits for a part of the login that depends on the person. Returns `None` if a signal interrupts it.
+async fn until_timeout<F: Future>(
+    target: &LoginTarget<'_>,
+    args: &LoginArgs,
+    part: F,
+) -> Result<Option<F::Output>, CommandError> {
+    let part = tokio::time::timeout(args.timeout, part);
+    let ended = super::until_interrupted(part).await.map_err(|error| CommandError::unexpected(&error))?;
+    ended.transpose().map_err(|_| {
+        let message = format!("no login to `{}` within {}", target.spec.id, format_duration(args.timeout));
+        CommandError::new(ExitStatus::TimedOut, "login_timeout", message).hint(target.command())
+    })
+}
+
+fn unexpected(error: std::io::Error) -> CommandError {
+    CommandError::unexpected(&error)
+}
+
+/// Waits for the browser, or for the URL that the person pastes, which is always taken.
 async fn next_redirect(
-    listener: &mut RedirectListener,
+    listener: &RedirectListener,
     login: &Login,
     can_paste: bool,
 ) -> std::io::Result<Redirect> {
-    loop {
-        let redirect = listener.next(can_paste).await?;
-        if redirect.is_pasted() || login.has_state(&redirect.url) {
-            return Ok(redirect);
-        }
-        redirect.answer("This page does not belong to the login.".to_owned()).await;
+    tokio::select! {
+        redirect = listener.redirect_of(login) => redirect,
+        pasted = read_pasted_line(), if can_paste => Ok(Redirect::pasted(&pasted?)),
     }
+}
+
+/// Reads the next line on stdin that is not empty.
+async fn read_pasted_line() -> std::io::Result<String> {
+    let mut lines = BufReader::new(tokio::io::stdin()).lines();
+    while let Some(line) = lines.next_line().await? {
+        if !line.trim().is_empty() {
+            return Ok(line);
+        }
+    }
+    Err(std::io::ErrorKind::UnexpectedEof.into())
 }
 
 /// Runs a part of the login, and shows the progress line if that takes long.
@@ -198,30 +308,34 @@ async fn wait_for<F: Future>(action: impl Into<String>, work: F) -> F::Output {
     Wait::new(action, ServerSource::None).run(work).await
 }
 
-/// Returns the port of the last login to a server.
-async fn last_port(logins: &Logins, server: &ServerId) -> Option<u16> {
-    let logins = logins.clone();
-    let server = server.clone();
-    tokio::task::spawn_blocking(move || logins.redirect_port(&server)).await.ok().flatten()
-}
-
-fn report(spec: &ServerSpec, summary: &LoginSummary, out: &mut Output) -> Result<()> {
+fn report(target: &LoginTarget<'_>, summary: &LoginSummary, out: &mut Output) -> Result<()> {
     if out.json {
-        out.print_json(&summary_json(&spec.id, Some(summary)))?;
+        out.print_json(&summary_json(&target.spec.id, &target.caller, Some(summary)))?;
         return Ok(());
     }
     let scopes = match summary.scopes.is_empty() {
         true => String::new(),
         false => format!(", scopes {}", summary.scopes.join(" ")),
     };
-    out.print_note(&format!("logged in to `{}` at {}{scopes}", spec.id, summary.issuer))?;
+    let caller = shown_caller(&target.caller);
+    out.print_note(&format!("logged in to `{}`{caller} at {}{scopes}", target.spec.id, summary.issuer))?;
     Ok(())
 }
 
+/// Returns the part of a message that names a caller other than the local user.
+fn shown_caller(caller: &Caller) -> String {
+    match *caller == Caller::local() {
+        true => String::new(),
+        false => format!(" for `{}`", caller.as_str()),
+    }
+}
+
 /// Makes a running gateway connect again, with the new credentials.
-async fn restart(server: &ServerId, paths: &Paths, out: &mut Output) -> Result<()> {
+async fn reconnect(server: &ServerId, caller: &Caller, paths: &Paths, out: &mut Output) -> Result<()> {
     let Some(client) = GatewayClient::find(paths).await? else { return Ok(()) };
-    match client.post(&format!("{}/restart", super::server_path(server.as_str()))).await {
+    let caller = percent_encode(caller.as_str());
+    let path = format!("{}/restart?caller={caller}", super::server_path(server.as_str()));
+    match client.post(&path).await {
         Ok(_) => Ok(()),
         Err(error) => Ok(out.warn(&format!("the gateway did not reconnect: {}", error.message), None)?),
     }
@@ -234,28 +348,36 @@ fn show(only: Option<&str>, config: &Config, logins: &Logins, out: &mut Output) 
     let is_shown = |spec: &&ServerSpec| {
         only.is_none_or(|name| spec.id.as_str() == name) && find_remote(spec.id.as_str(), config).is_ok()
     };
-    let servers: Vec<&ServerSpec> = config.roster.servers().filter(is_shown).collect();
-    let reports = servers.iter().map(|spec| summary_json(&spec.id, logins.summary(&spec.id).as_ref()));
+    let mut reports = Vec::new();
+    for spec in config.roster.servers().filter(is_shown) {
+        let callers = if spec.has_login_per_caller() { logins.callers(&spec.id) } else { Vec::new() };
+        for caller in std::iter::once(Caller::local()).chain(callers) {
+            let summary = logins.for_caller(&caller).summary(&spec.id);
+            reports.push(summary_json(&spec.id, &caller, summary.as_ref()));
+        }
+    }
     if out.json {
-        out.print_json(&Value::Array(reports.collect()))?;
+        out.print_json(&Value::Array(reports))?;
         return Ok(ExitStatus::Success);
     }
-    let text = |report: &Value, name: &str| report[name].as_str().unwrap_or_default().to_owned();
-    let rows =
-        reports.map(|report| vec![text(&report, "server"), text(&report, "login"), text(&report, "issuer")]);
-    let rows: Vec<Vec<String>> = rows.collect();
+    let row = |report: &Value| {
+        let text = |name: &str| report[name].as_str().unwrap_or_default().to_owned();
+        ["server", "caller", "login", "issuer"].map(text).to_vec()
+    };
+    let rows: Vec<Vec<String>> = reports.iter().map(row).collect();
     match rows.is_empty() {
         true => out.print_note("no remote servers without an `Authorization` header")?,
-        false => out.print_table(&["SERVER", "LOGIN", "ISSUER"], &rows)?,
+        false => out.print_table(&["SERVER", "CALLER", "LOGIN", "ISSUER"], &rows)?,
     }
     Ok(ExitStatus::Success)
 }
 
-fn summary_json(server: &ServerId, summary: Option<&LoginSummary>) -> Value {
+fn summary_json(server: &ServerId, caller: &Caller, summary: Option<&LoginSummary>) -> Value {
     let now = wall_time();
     let expires_in = summary.and_then(|summary| summary.expires_at?.duration_since(now).ok());
     json!({
         "server": server.as_str(),
+        "caller": caller.as_str(),
         "login": summary.map_or("none", |summary| summary.state(now).as_str()),
         "issuer": summary.map(|summary| &summary.issuer),
         "scopes": summary.map(|summary| &summary.scopes),
@@ -265,7 +387,7 @@ fn summary_json(server: &ServerId, summary: Option<&LoginSummary>) -> Value {
     })
 }
 
-fn login_error(server: &ServerId, error: &OAuthError) -> CommandError {
+fn login_error(server: &ServerId, command: &str, error: &OAuthError) -> CommandError {
     let exit = match error.kind() {
         OAuthErrorKind::NotRequired | OAuthErrorKind::Store | OAuthErrorKind::Settings => ExitStatus::Failure,
         OAuthErrorKind::Unreachable => ExitStatus::Unreachable,
@@ -279,6 +401,7 @@ fn login_error(server: &ServerId, error: &OAuthError) -> CommandError {
         OAuthErrorKind::Store => made.hint("toolcrib secret ls"),
         OAuthErrorKind::NotRequired => made.hint(format!("toolcrib tools {server}")),
         OAuthErrorKind::Settings => made.hint("toolcrib check"),
-        _ => made.hint(format!("toolcrib login {server}")),
+        _ if command.is_empty() => made,
+        _ => made.hint(command.to_owned()),
     }
 }

@@ -13,7 +13,7 @@ use crate::policy_test::{ApplicableLimit, PolicyQuestion, PolicyTest};
 /// Prints the decision. Exits with 7 if it is a denial.
 pub(crate) fn test(args: &PolicyTestArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
     let config = paths.valid_config()?;
-    let question = PolicyQuestion::new(&config, &args.caller, args.profile.as_deref(), &args.tool)?;
+    let question = PolicyQuestion::new(&config, args)?;
     let spec = config.roster.get(&question.server);
     let tools = spec.and_then(|spec| toolcrib::crib::remembered_tools(spec, paths.state_dir()));
     let test = question.decide(&config, tools.map(|tools| tools.contains(&question.tool)));

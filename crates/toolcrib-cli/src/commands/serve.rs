@@ -61,6 +61,10 @@ pub(crate) async fn run(args: &ServeArgs, paths: &Paths, out: &mut Output) -> Re
     out.warn_problems(&config.problems)?;
     let secrets = SecretLocator::new(paths, &config.secrets);
     out.warn_problems(&toolcrib::config::find_short_tokens(&config.callers, |name| secrets.find(name)))?;
+    if gateway.is_exposed_without_tls(&config) {
+        let message = "other machines reach this gateway over plain HTTP: tokens can be read on the network";
+        out.warn(message, Some("set `tls` in `[listen]`, or `public-url` if a proxy adds TLS"))?;
+    }
     gateway.accept();
     let log = if is_background { open_log(&paths.gateway_log(), out)? } else { None };
     // From here on a closed stderr is not an error: the gateway keeps running.

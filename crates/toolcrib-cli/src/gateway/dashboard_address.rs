@@ -1,7 +1,7 @@
 //! The address of the dashboard, and the codes with which browsers log in to it.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use toolcrib_serve::{DashboardSessions, LOGIN_CODE_TTL};
 #[derive(Debug)]
 pub(crate) struct DashboardAddress {
     sessions: Arc<DashboardSessions>,
-    /// The TCP address of the gateway, if it has one.
-    public: Option<SocketAddr>,
+    /// The URL at the TCP address of the gateway, if it has one.
+    url: Option<String>,
     /// True if connections of other users can be told apart, so that a code is useless to them.
     accepts_codes: bool,
     /// The listener for the dashboard alone, once it is open.
@@ -33,9 +33,9 @@ pub(crate) struct DashboardLink {
 }
 
 impl DashboardAddress {
-    /// Creates the address for a gateway that listens at `public`, if it does.
-    pub(super) fn new(public: Option<SocketAddr>, accepts_codes: bool) -> Self {
-        Self { sessions: Arc::default(), public, accepts_codes, listener: watch::Sender::new(None) }
+    /// Creates the address for a gateway that has a TCP address with this URL, if it has one.
+    pub(super) fn new(url: Option<String>, accepts_codes: bool) -> Self {
+        Self { sessions: Arc::default(), url, accepts_codes, listener: watch::Sender::new(None) }
     }
 
     /// Returns the sessions of browsers.
@@ -53,12 +53,12 @@ impl DashboardAddress {
     /// # Errors
     /// If no loopback address can be opened.
     pub(crate) async fn create_link(&self) -> io::Result<DashboardLink> {
-        let address = match self.public {
-            Some(address) => SocketAddr::new(reachable_ip(address.ip()), address.port()),
-            None => self.open().await?,
+        let url = match &self.url {
+            Some(url) => url.clone(),
+            None => format!("http://{}/", self.open().await?),
         };
         let code = if self.accepts_codes { self.sessions.create_code(Instant::now()) } else { None };
-        Ok(DashboardLink { url: format!("http://{address}/"), code, expires_in: LOGIN_CODE_TTL })
+        Ok(DashboardLink { url, code, expires_in: LOGIN_CODE_TTL })
     }
 
     async fn open(&self) -> io::Result<SocketAddr> {
@@ -73,15 +73,6 @@ impl DashboardAddress {
         }
         let listener = self.listener.borrow().clone();
         listener.map_or_else(|| Err(io::ErrorKind::NotConnected.into()), |listener| listener.local_addr())
-    }
-}
-
-/// Returns an address of this machine by which a browser on it reaches a listener.
-fn reachable_ip(ip: IpAddr) -> IpAddr {
-    match ip {
-        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
-        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
-        ip => ip,
     }
 }
 
@@ -102,9 +93,9 @@ mod tests {
 
     #[tokio::test]
     async fn address_of_the_gateway_is_used_if_it_has_one() {
-        let address = DashboardAddress::new(Some("0.0.0.0:7717".parse().unwrap()), false);
+        let address = DashboardAddress::new(Some("https://crib.example/".to_owned()), false);
         let link = address.create_link().await.unwrap();
-        assert_eq!((link.url.as_str(), link.code), ("http://127.0.0.1:7717/", None));
+        assert_eq!((link.url.as_str(), link.code), ("https://crib.example/", None));
         assert!(address.watch_listener().borrow().is_none());
     }
 }

@@ -6,11 +6,10 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use toolcrib::util::tasks::SpawnBoxed as _;
-use toolcrib_serve::{ConnectionPeer, Entrypoint, serve_connection};
+use toolcrib_serve::{AddressLimit, AddressPermit, ConnectionPeer, Entrypoint, serve_connection};
 
 use super::idle_exit::{ConnectionCount, OpenConnection};
 use super::peer_check::PeerCheck;
-use super::per_ip_limit::{ConnectionPermit, ConnectionsByIp};
 use super::{AcceptLimits, AcceptedTcp, Acceptor, Gateway, TcpAcceptor, accept_all, identify};
 use crate::listen::ListenAddr;
 
@@ -25,7 +24,7 @@ struct DashboardAcceptor {
 
 impl Acceptor for DashboardAcceptor {
     type Stream = AcceptedTcp;
-    type Permit = (ConnectionPermit, OpenConnection);
+    type Permit = (Option<AddressPermit>, OpenConnection);
 
     async fn accept(&self) -> io::Result<(AcceptedTcp, Self::Permit)> {
         let (accepted, permit) = self.tcp.accept().await?;
@@ -39,6 +38,7 @@ impl Gateway {
         let mut opened = self.handle.dashboard().watch_listener();
         let connections = self.connections.clone();
         let http = self.http.clone();
+        let acceptor_http = self.http.clone();
         let limits = AcceptLimits {
             permits: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
             tasks: self.tasks.clone(),
@@ -63,7 +63,7 @@ impl Gateway {
                 opened = opened.wait_for(Option::is_some) => opened.ok().and_then(|listener| listener.clone()),
             };
             let Some(listener) = listener else { return };
-            let tcp = TcpAcceptor { listener, by_ip: ConnectionsByIp::default() };
+            let tcp = TcpAcceptor { listener, by_ip: AddressLimit::default(), http: acceptor_http };
             accept_all(DashboardAcceptor { tcp, connections }, limits, serve).await;
         });
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use toolcrib::Crib;
 use toolcrib::config::{Config, GatewayLimits, ListenSpec};
 use toolcrib::util::locks::IgnorePoison as _;
+use toolcrib_serve::HttpGateway;
 
 use super::dashboard_address::DashboardAddress;
 use super::settings::{GatewaySettings, SettingsTarget};
@@ -19,6 +20,7 @@ use crate::audit::Audit;
 use crate::command_error::{CommandError, ProblemReport};
 use crate::environment::used_variables;
 use crate::exit::ExitStatus;
+use crate::history::{CallHistory, GatewayEvent};
 use crate::report::ReloadReport;
 use crate::report::status::ConfigReport;
 use crate::sources::{ConfigSources, ConfigStamp};
@@ -43,6 +45,8 @@ struct HandleInner {
     last_reload: tokio::sync::Mutex<Option<Result<ReloadReport, CommandError>>>,
     /// Number of reloads that were started.
     reloads_started: AtomicU64,
+    /// The HTTP side, which owns this handle, once it is open.
+    http: OnceLock<Weak<HttpGateway>>,
     closing: CancellationToken,
     dashboard: DashboardAddress,
 }
@@ -99,6 +103,7 @@ impl GatewayHandle {
             limits: config.limits.clone(),
             last_reload: tokio::sync::Mutex::default(),
             reloads_started: AtomicU64::new(0),
+            http: OnceLock::new(),
             closing: CancellationToken::new(),
             dashboard,
         }))
@@ -124,6 +129,22 @@ impl GatewayHandle {
         &self.0.dashboard
     }
 
+    /// Returns the history of calls and events.
+    pub(crate) fn history(&self) -> &CallHistory {
+        &self.0.target.history
+    }
+
+    /// Sets the HTTP side.
+    pub(super) fn set_http(&self, http: &Arc<HttpGateway>) {
+        // There is one.
+        let _ = self.0.http.set(Arc::downgrade(http));
+    }
+
+    /// Returns the HTTP side, which knows the clients.
+    pub(crate) fn http(&self) -> Option<Arc<HttpGateway>> {
+        self.0.http.get()?.upgrade()
+    }
+
     /// Returns the time since the start.
     pub(crate) fn uptime(&self) -> Duration {
         self.0.started.elapsed()
@@ -142,7 +163,10 @@ impl GatewayHandle {
     /// Returns the config in use and its problems, with the current problem of the audit file.
     pub(crate) fn config_report(&self) -> ConfigReport {
         let loaded = self.loaded();
-        let problems = loaded.problems.iter().cloned().chain(self.0.target.audit.problem()).collect();
+        let target = &self.0.target;
+        let tls_problem = target.tls.as_ref().and_then(|tls| tls.problem());
+        let problems = loaded.problems.iter().cloned();
+        let problems = problems.chain(target.audit.problem()).chain(tls_problem).collect();
         ConfigReport::new(&self.0.file, loaded.generation, problems)
     }
 
@@ -158,6 +182,15 @@ impl GatewayHandle {
         // A reload that is cancelled leaves no result to share.
         *last_reload = None;
         let result = self.load_and_apply().await;
+        let message = match &result {
+            Ok(report) => report.summary(),
+            Err(error) => format!("the config was not applied: {}", error.message),
+        };
+        self.history().record(GatewayEvent {
+            kind: "reloaded",
+            message: &message,
+            ..GatewayEvent::default()
+        });
         *last_reload = Some(result.clone());
         result
     }
@@ -233,6 +266,11 @@ fn problems(config: &Config) -> Vec<ProblemReport> {
 impl GatewayHandle {
     /// Creates the handle of a gateway whose config is one file, without listeners.
     pub(crate) fn for_test(crib: Crib, file: &std::path::Path) -> Self {
+        Self::for_test_with(crib, file, Arc::new(CallHistory::disabled()))
+    }
+
+    /// Like [`GatewayHandle::for_test`], with a history that the crib has as an observer.
+    pub(crate) fn for_test_with(crib: Crib, file: &std::path::Path, history: Arc<CallHistory>) -> Self {
         use toolcrib_serve::ActiveCallers;
 
         use super::peer_check::PeerCheck;
@@ -248,10 +286,17 @@ impl GatewayHandle {
             callers: Arc::new(ActiveCallers::new(callers)),
             secrets,
             audit: Arc::new(Audit::new(None).unwrap()),
+            history,
             is_exposed: false,
             peer_check: PeerCheck::AnyUser,
+            tls: None,
         };
-        let dashboard = DashboardAddress::new(None, true);
-        Self::new(target, sources, StampedConfig { config: &config, stamp }, false, dashboard)
+        Self::new(
+            target,
+            sources,
+            StampedConfig { config: &config, stamp },
+            false,
+            DashboardAddress::new(None, true),
+        )
     }
 }

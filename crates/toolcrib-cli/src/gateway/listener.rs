@@ -1,7 +1,7 @@
 //! The gateway's listeners: bound here, or passed on by a service manager.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -9,11 +9,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, UnixListener, UnixStream};
+use toolcrib::config::ListenSpec;
+use toolcrib::config::TlsSpec;
 use toolcrib::util::files::create_private_folder;
 
 use super::lock::{self, GatewayLock};
 use super::peer_check::PeerCheck;
+use super::settings::GatewaySettings;
 use super::socket_activation::InheritedListeners;
+use super::tls::ServerTls;
 use crate::client;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
@@ -42,6 +46,8 @@ pub(super) struct GatewayListeners {
     pub(super) address: Option<ListenAddr>,
     /// Tells connections to the public address apart.
     pub(super) peer_check: PeerCheck,
+    /// TLS of the public address.
+    pub(super) tls: Option<Arc<ServerTls>>,
     lock: GatewayLock,
 }
 
@@ -50,8 +56,7 @@ impl GatewayListeners {
     pub(super) async fn open(
         paths: &Paths,
         mode: GatewayMode<'_>,
-        any_user: bool,
-        requires_tokens: bool,
+        settings: &GatewaySettings,
     ) -> Result<Self, CommandError> {
         let is_auto = matches!(mode, GatewayMode::Auto);
         let mut inherited = match mode {
@@ -64,18 +69,33 @@ impl GatewayListeners {
             GatewayMode::Auto => None,
             GatewayMode::Serve(address) => Some(inherited_address.map_or(address.clone(), ListenAddr::Tcp)),
         };
-        let peer_check = check_listen(address.as_ref(), any_user, requires_tokens)?;
+        let peer_check = check_listen(address.as_ref(), settings)?;
+        let tls = open_tls(address.as_ref(), settings.listen.tls.as_ref())?;
         paths.create_run_dir()?;
         let patience = is_auto.then_some(PREVIOUS_GATEWAY_TIMEOUT);
         let lock = GatewayLock::acquire(&paths.lock_path(), is_auto, patience).await?;
         refuse_second_gateway(paths).await?;
         let public = match &address {
-            Some(address) => Some(bind_public(inherited.take_tcp(), address).await?),
+            Some(address) => {
+                // The peer of every connection is checked.
+                let mode = if settings.callers.has_users() { 0o666 } else { 0o600 };
+                Some(bind_public(inherited.take_tcp(), address, mode).await?)
+            }
             None => None,
         };
         let socket = bind_own_socket(paths, &mut inherited)?;
         record_address(paths);
-        Ok(Self { public, socket, address, peer_check, lock })
+        Ok(Self { public, socket, address, peer_check, tls, lock })
+    }
+
+    /// Returns the URL of the dashboard for a browser on this machine, if the gateway has a TCP address.
+    pub(super) fn dashboard_url(&self, listen: &ListenSpec) -> Option<String> {
+        let address = self.public.as_ref().and_then(Listener::tcp_address)?;
+        if let Some(url) = &listen.public_url {
+            return Some(format!("{}/", url.trim_end_matches('/')));
+        }
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        Some(format!("{scheme}://{}/", SocketAddr::new(reachable_ip(address.ip()), address.port())))
     }
 
     /// Returns whether the dashboard may accept login codes: connections of other users, who may see a code among the arguments of a
@@ -127,11 +147,12 @@ impl Listener {
     }
 
     /// Returns the address as shown to people and clients.
-    pub(super) fn address(&self) -> String {
+    pub(super) fn address(&self, is_tls: bool) -> String {
+        let scheme = if is_tls { "https" } else { "http" };
         match self {
             Self::Tcp(listener) => match listener.local_addr() {
-                Ok(address) => format!("http://{address}/mcp"),
-                Err(error) => format!("http://?/mcp ({error})"),
+                Ok(address) => format!("{scheme}://{address}/mcp"),
+                Err(error) => format!("{scheme}://?/mcp ({error})"),
             },
             Self::Unix(_, file) => format!("unix:{}", file.path.display()),
         }
@@ -142,13 +163,14 @@ impl Listener {
 async fn bind_public(
     inherited: Option<std::net::TcpListener>,
     listen: &ListenAddr,
+    file_mode: u32,
 ) -> Result<Listener, CommandError> {
     let bound = match (inherited, listen) {
         (Some(listener), _) => TcpListener::from_std(listener).map(Listener::tcp),
         (None, ListenAddr::Tcp(address)) => TcpListener::bind(address).await.map(Listener::tcp),
         (None, ListenAddr::Unix(path)) => {
             refuse_if_in_use(path).await?;
-            bind_unix(path)
+            bind_unix(path, file_mode)
         }
     };
     bound.map_err(|error| cannot_listen(listen, &error))
@@ -162,7 +184,7 @@ fn bind_own_socket(paths: &Paths, inherited: &mut InheritedListeners) -> Result<
             let file = SocketFile { path: path.clone(), is_inherited: true };
             Listener::Unix(Arc::new(listener), file)
         }),
-        None => bind_unix(&path),
+        None => bind_unix(&path, 0o600),
     };
     bound.map_err(|error| cannot_listen(&ListenAddr::Unix(path.clone()), &error))
 }
@@ -177,8 +199,8 @@ async fn refuse_if_in_use(path: &Path) -> Result<(), CommandError> {
     }
 }
 
-/// Binds a socket file that only this user can open, replacing one that a dead process left behind.
-fn bind_unix(path: &Path) -> io::Result<Listener> {
+/// Binds a socket file with these permissions, replacing one that a dead process left behind.
+fn bind_unix(path: &Path, mode: u32) -> io::Result<Listener> {
     match std::fs::symlink_metadata(path) {
         Ok(found) if found.file_type().is_socket() => std::fs::remove_file(path)?,
         Ok(_) => return Err(io::Error::new(io::ErrorKind::AlreadyExists, "a file of that name exists")),
@@ -186,7 +208,7 @@ fn bind_unix(path: &Path) -> io::Result<Listener> {
     }
     let listener = UnixListener::bind(path)?;
     let file = SocketFile { path: path.to_owned(), is_inherited: false };
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
     Ok(Listener::Unix(Arc::new(listener), file))
 }
 
@@ -202,17 +224,25 @@ fn cannot_listen(listen: &ListenAddr, cause: &io::Error) -> CommandError {
 }
 
 /// Checks that clients of this address are known, and returns how they are told apart.
-fn check_listen(
-    listen: Option<&ListenAddr>,
-    any_user: bool,
-    requires_tokens: bool,
-) -> Result<PeerCheck, CommandError> {
+fn check_listen(listen: Option<&ListenAddr>, settings: &GatewaySettings) -> Result<PeerCheck, CommandError> {
+    let requires_tokens = !settings.callers.is_empty();
     // Only this user can open the gateway's own socket.
     let Some(listen) = listen else { return Ok(PeerCheck::AnyUser) };
     listen.check_exposure(requires_tokens)?;
-    let peer_check = PeerCheck::new(listen, any_user);
+    let peer_check = PeerCheck::new(listen, settings.listen.any_user);
     peer_check.check_available(requires_tokens)?;
     Ok(peer_check)
+}
+
+/// Reads the files of TLS, which only TCP addresses use.
+fn open_tls(
+    address: Option<&ListenAddr>,
+    spec: Option<&TlsSpec>,
+) -> Result<Option<Arc<ServerTls>>, CommandError> {
+    match (address, spec) {
+        (Some(ListenAddr::Tcp(_)), Some(spec)) => ServerTls::open(spec).map(|tls| Some(Arc::new(tls))),
+        _ => Ok(None),
+    }
 }
 
 /// Refuses to start beside a gateway whose environment made it use another folder for its socket and its lock.
@@ -225,6 +255,15 @@ async fn refuse_second_gateway(paths: &Paths) -> Result<(), CommandError> {
         }
     }
     Ok(())
+}
+
+/// Returns an address of this machine by which a browser on it reaches a listener.
+fn reachable_ip(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    }
 }
 
 fn activation_failed(error: &io::Error) -> CommandError {

@@ -14,11 +14,12 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
-use toolcrib::util::format::{format_duration, format_timestamp};
+use toolcrib::util::format::format_timestamp;
 use toolcrib::util::tasks::SpawnBoxed as _;
-use toolcrib::{Event, LogLine, LogSource, ServerId};
+use toolcrib::{LogLine, LogSource, ServerId};
 
 use crate::paths::log_file;
+use crate::report::events::describe_event;
 use crate::visible_text::escape_invisible;
 
 /// Size in bytes at which a file is rotated.
@@ -27,8 +28,6 @@ const MAX_FILE_SIZE: u64 = 1 << 20;
 const MAX_ROTATED: u32 = 2;
 /// Bytes per second and server; further lines are dropped and counted.
 const MAX_BYTES_PER_SECOND: usize = 256 << 10;
-/// Tools that a line names.
-const MAX_LOGGED_TOOLS: usize = 20;
 /// Queued stderr lines. Events are always queued, because they are rare.
 const MAX_QUEUED: usize = 1024;
 
@@ -89,36 +88,6 @@ impl LogFileLine {
         };
         Some(Self { server: line.server.clone(), at: line.at, number, text })
     }
-}
-
-/// Returns the text of an event, or `None` if the log does not show it.
-fn describe_event(event: &Event) -> Option<String> {
-    Some(match event {
-        Event::Started { pid: Some(pid), duration, .. } => {
-            format!("started as pid {pid} in {}", format_duration(*duration))
-        }
-        Event::Started { duration, .. } => format!("started in {}", format_duration(*duration)),
-        Event::Crashed { reason, .. } => reason.clone(),
-        Event::Stopped { .. } => "stopped".to_owned(),
-        Event::Tripped { .. } => "circuit breaker open: too many failures".to_owned(),
-        Event::Recovered { .. } => "circuit breaker closed: the server responds again".to_owned(),
-        Event::Paused { reason, .. } => reason.clone(),
-        Event::Ejected { reason, .. } => format!("ejected: {reason}"),
-        Event::Unapproved { tools, withheld, .. } => {
-            let more = tools.len().saturating_sub(MAX_LOGGED_TOOLS);
-            let mut tools: Vec<String> = tools
-                .iter()
-                .take(MAX_LOGGED_TOOLS)
-                .map(|found| format!("`{}` ({})", found.to_string().escape_debug(), found.status.as_str()))
-                .collect();
-            if more > 0 {
-                tools.push(format!("and {more} more"));
-            }
-            let consequence = if *withheld { "withheld until approved" } else { "marked" };
-            format!("definitions differ from the approved ones, {consequence}: {}", tools.join(", "))
-        }
-        _ => return None,
-    })
 }
 
 async fn write_lines(

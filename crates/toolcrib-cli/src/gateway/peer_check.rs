@@ -6,6 +6,7 @@ use toolcrib_serve::{ConnectionPeer, Entrypoint};
 
 #[cfg(target_os = "linux")]
 use super::socket_owners::{SocketAddresses, SocketOwners};
+use crate::client;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::listen::ListenAddr;
@@ -72,18 +73,22 @@ impl PeerCheck {
         let is_loopback = |address: SocketAddr| address.ip().to_canonical().is_loopback();
         // A process of this machine may use any of its addresses to connect to a loopback address.
         let is_local = is_loopback(peer) || local.is_none_or(is_loopback);
+        let owner = match self {
+            #[cfg(target_os = "linux")]
+            Self::OwnUser(owners) if is_local => {
+                local.and_then(|local| owners.find(SocketAddresses { own: peer, remote: local }))
+            }
+            _ => None,
+        };
         let is_trusted = match self {
             _ if !is_local => true,
             Self::AnyUser => true,
             #[cfg(target_os = "linux")]
-            Self::OwnUser(owners) => local.is_some_and(|local| {
-                let owner = owners.find(SocketAddresses { own: peer, remote: local });
-                owner.is_some_and(|uid| uid == rustix::process::geteuid().as_raw() || uid == 0)
-            }),
+            Self::OwnUser(_) => owner.is_some_and(client::is_trusted_user),
             Self::Unavailable => false,
         };
         let entrypoint = if is_trusted { Entrypoint::Tcp } else { Entrypoint::OtherUser };
-        ConnectionPeer::new(entrypoint, peer.ip())
+        ConnectionPeer::new(entrypoint, peer.ip()).with_uid(owner)
     }
 }
 

@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
-use toolcrib::config::{AuditSpec, Config, GatewayLimits, ListenSpec, SecretBackend};
+use toolcrib::config::{AuditSpec, Config, GatewayLimits, HistorySpec, ListenSpec, SecretBackend, TlsSpec};
 use toolcrib::{Crib, RosterChanges, Settings};
 use toolcrib_serve::{ActiveCallers, Callers};
 
 use super::peer_check::PeerCheck;
+use super::tls::ServerTls;
 use crate::audit::Audit;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
+use crate::history::CallHistory;
 use crate::secrets::SecretLocator;
 
 /// The settings of a gateway, resolved and checked.
@@ -20,6 +22,7 @@ pub(super) struct GatewaySettings {
     pub(super) callers: Callers,
     pub(super) secrets: SecretBackend,
     pub(super) audit: Option<AuditSpec>,
+    pub(super) history: HistorySpec,
     pub(super) listen: ListenSpec,
     pub(super) limits: GatewayLimits,
 }
@@ -38,6 +41,7 @@ impl GatewaySettings {
             callers: resolve_callers(config, &secrets.with_backend(&config.secrets))?,
             secrets: config.secrets.clone(),
             audit: config.audit.clone(),
+            history: config.history.clone(),
             listen: config.listen.clone(),
             limits: config.limits.clone(),
         })
@@ -51,17 +55,30 @@ impl GatewaySettings {
             listing_wait: limits.listing_wait,
             ..self.limits.clone()
         };
-        own_limits != *limits || self.listen != *listen
+        // Other files of TLS are read without a restart.
+        let tls = match (&self.listen.tls, &listen.tls) {
+            (Some(_), Some(old)) => Some(old.clone()),
+            (new, _) => new.clone(),
+        };
+        let own_listen = ListenSpec { tls, ..self.listen.clone() };
+        own_limits != *limits || own_listen != *listen
     }
 }
 
 /// Resolves the tokens of the declared callers. May block on a secret store.
 ///
 /// # Errors
-/// If a token cannot be resolved, or two callers have the same token.
+/// If a token cannot be resolved, two callers have the same token, or a file with keys of an issuer cannot be used.
 pub(super) fn resolve_callers(config: &Config, secrets: &SecretLocator) -> Result<Callers, CommandError> {
-    Callers::resolve(&config.callers, |name| secrets.find(name))
-        .map_err(|problem| CommandError::config_problem(&problem))
+    let callers = Callers::resolve(&config.callers, |name| secrets.find(name));
+    let checked = toolcrib::identity::check_key_files(&config.issuers);
+    let callers = checked.and(callers).map_err(|problem| CommandError::config_problem(&problem))?;
+    Ok(callers.with_issuers(config))
+}
+
+/// Returns whether the arguments of calls are recorded.
+pub(super) fn records_arguments(audit: Option<&AuditSpec>) -> bool {
+    audit.is_some_and(|audit| audit.arguments)
 }
 
 /// Returns the part of a config that the library applies.
@@ -80,10 +97,13 @@ pub(super) struct SettingsTarget {
     pub(super) callers: Arc<ActiveCallers>,
     pub(super) secrets: SecretLocator,
     pub(super) audit: Arc<Audit>,
+    pub(super) history: Arc<CallHistory>,
     /// True if other machines can reach the gateway, so that callers must be declared.
     pub(super) is_exposed: bool,
     /// Tells connections of other users apart, which needs callers where it is not available.
     pub(super) peer_check: PeerCheck,
+    /// TLS of the public address.
+    pub(super) tls: Option<Arc<ServerTls>>,
 }
 
 impl SettingsTarget {
@@ -94,12 +114,21 @@ impl SettingsTarget {
     /// opened and is required.
     pub(super) fn check(&self, settings: &GatewaySettings) -> Result<(), CommandError> {
         if self.is_exposed && settings.callers.is_empty() {
-            let message = "the gateway is reachable from other machines, but no `callers` are declared";
+            let message =
+                "the gateway is reachable from other machines, but no `callers` or `issuers` are declared";
             let error = CommandError::new(ExitStatus::InvalidConfig, "config_invalid", message);
             return Err(error.hint("declare at least one caller"));
         }
         self.peer_check.check_available(!settings.callers.is_empty())?;
         self.audit.prepare(settings.audit.as_ref())
+    }
+
+    /// Reads the files of TLS again. A gateway that serves plain HTTP needs a restart for TLS, and the other way round.
+    async fn reload_tls(&self, spec: Option<TlsSpec>) {
+        if let (Some(tls), Some(spec)) = (self.tls.clone(), spec) {
+            // A panic has been logged.
+            let _ = tokio::task::spawn_blocking(move || tls.reload(&spec)).await;
+        }
     }
 
     /// Applies settings that were checked.
@@ -108,10 +137,11 @@ impl SettingsTarget {
     /// If the gateway is being shut down.
     ///
     /// # Cancel safety
-    /// The settings are in force when this is first polled; dropping the future only skips waiting for the catalog and
-    /// for the store.
+    /// The settings are in force when this is first polled; dropping the future only skips waiting for the catalog, for the
+    /// files of TLS and for the store.
     pub(super) async fn apply(&self, settings: GatewaySettings) -> Result<RosterChanges, CommandError> {
-        let GatewaySettings { settings, callers, secrets, audit, limits, .. } = settings;
+        let GatewaySettings { settings, callers, secrets, audit, history, limits, listen } = settings;
+        self.history.apply(history, records_arguments(audit.as_ref()));
         self.audit.apply(audit);
         self.crib.set_listing_wait(limits.listing_wait);
         // Requests are served meanwhile: callers, rules and limits change together, and new servers come last, so that no
@@ -122,7 +152,11 @@ impl SettingsTarget {
         });
         self.secrets.set_backend(secrets);
         // The next reload must not wait for a slow start.
-        let (changes, stored) = tokio::join!(self.crib.apply_without_boot(settings), revocations.wait());
+        let (changes, stored, ()) = tokio::join!(
+            self.crib.apply_without_boot(settings),
+            revocations.wait(),
+            self.reload_tls(listen.tls),
+        );
         if let Err(error) = stored {
             tracing::warn!("other gateways may still accept callers that were removed or changed: {error}");
         }
@@ -164,8 +198,10 @@ mod tests {
             callers: Arc::new(ActiveCallers::new(callers)),
             secrets: secrets(),
             audit: Arc::new(Audit::new(None).unwrap()),
+            history: Arc::new(CallHistory::disabled()),
             is_exposed: false,
             peer_check: PeerCheck::AnyUser,
+            tls: None,
         }
     }
 
@@ -177,7 +213,7 @@ mod tests {
     fn authenticate(target: &SettingsTarget, token: &str) -> Option<Caller> {
         let value = HeaderValue::from_str(&format!("Bearer {token}")).unwrap();
         let headers = HeaderMap::from_iter([(AUTHORIZATION, value)]);
-        Some(target.callers.authenticate(Entrypoint::Tcp, &headers)?.caller.clone())
+        Some(target.callers.authenticate(&Entrypoint::Tcp.into(), &headers)?.caller.clone())
     }
 
     /// Applies two configs in turn, many times, while another thread makes requests with this token. Returns whether a

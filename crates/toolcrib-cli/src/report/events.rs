@@ -1,8 +1,13 @@
 //! Events of servers, calls and the gateway.
 
 use serde_json::{Value, json};
+use toolcrib::Event;
+use toolcrib::util::format::format_duration;
 
 use super::{Members, Report};
+
+/// Tools that the text of an event names.
+const MAX_NAMED_TOOLS: usize = 20;
 
 /// The kinds of events, as `event` of the stream and in `?kind=`.
 pub(crate) const EVENT_KINDS: [&str; 14] = [
@@ -68,4 +73,34 @@ impl Report for EventReport {
             sampled: members.flag("sampled"),
         }
     }
+}
+
+/// Returns the text of an event, or `None` if its kind says everything.
+pub(crate) fn describe_event(event: &Event) -> Option<String> {
+    Some(match event {
+        Event::Started { pid: Some(pid), duration, .. } => {
+            format!("started as pid {pid} in {}", format_duration(*duration))
+        }
+        Event::Started { duration, .. } => format!("started in {}", format_duration(*duration)),
+        Event::Crashed { reason, .. } => reason.clone(),
+        Event::Stopped { .. } => "stopped".to_owned(),
+        Event::Tripped { .. } => "circuit breaker open: too many failures".to_owned(),
+        Event::Recovered { .. } => "circuit breaker closed: the server responds again".to_owned(),
+        Event::Paused { reason, .. } => reason.clone(),
+        Event::Ejected { reason, .. } => format!("ejected: {reason}"),
+        Event::Unapproved { tools, withheld, .. } => {
+            let more = tools.len().saturating_sub(MAX_NAMED_TOOLS);
+            let mut tools: Vec<String> = tools
+                .iter()
+                .take(MAX_NAMED_TOOLS)
+                .map(|found| format!("`{}` ({})", found.to_string().escape_debug(), found.status.as_str()))
+                .collect();
+            if more > 0 {
+                tools.push(format!("and {more} more"));
+            }
+            let consequence = if *withheld { "withheld until approved" } else { "marked" };
+            format!("definitions differ from the approved ones, {consequence}: {}", tools.join(", "))
+        }
+        _ => return None,
+    })
 }

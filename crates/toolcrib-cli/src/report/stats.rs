@@ -190,7 +190,7 @@ impl Report for StatsPoint {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct CostReport {
     pub(crate) days: Vec<DayCost>,
-    pub(crate) definitions: Vec<DefinitionCost>,
+    pub(crate) definitions: Vec<ToolCost>,
 }
 
 impl Report for CostReport {
@@ -244,7 +244,7 @@ impl Report for DayCost {
 
 /// The cost of one tool.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct DefinitionCost {
+pub(crate) struct ToolCost {
     pub(crate) server: String,
     pub(crate) tool: String,
     /// The tokens of its definition; `None` if no server offers it now.
@@ -253,7 +253,7 @@ pub(crate) struct DefinitionCost {
     pub(crate) result_tokens: u64,
 }
 
-impl Report for DefinitionCost {
+impl Report for ToolCost {
     fn to_json(&self) -> Value {
         json!({
             "server": self.server,

@@ -1,6 +1,6 @@
 //! Tests of the JSON forms.
 
-mod openapi;
+pub(crate) mod openapi;
 
 use std::time::{Duration, SystemTime};
 

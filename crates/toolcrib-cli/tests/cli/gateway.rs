@@ -196,3 +196,29 @@ fn gateway_with_closed_stderr_keeps_serving() {
     process::send_signal(child.id(), Signal::TERM);
     assert_eq!(deadline::wait(&mut child).code(), Some(0));
 }
+
+#[test]
+#[cfg(target_os = "linux")]
+fn process_of_a_user_is_the_caller_that_is_declared_for_it() {
+    use std::io::{Read as _, Write as _};
+    let uid = rustix::process::geteuid().as_raw();
+    let home = Home::new(&format!("[callers.me]\nuid = {uid}\n"));
+    let gateway = home.serve(&[]);
+    let response = test_support::http::request(gateway.address, "GET", "/api/v1/status", &[], b"");
+    assert!(String::from_utf8(response.body).unwrap().contains("caller `me` is not an admin"));
+    home.run(&["status"]).expect(0);
+    drop(gateway);
+
+    let socket = home.0.file("public.sock");
+    let listen = format!("unix:{}", socket.display());
+    let mut serving = home.command(&["serve", "--listen", &listen]).spawn().unwrap();
+    wait_until("the gateway listens", || socket.exists());
+    let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+    stream.set_read_timeout(Some(test_support::WAIT_LIMIT)).unwrap();
+    stream.write_all(b"GET /api/v1/status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("caller `me` is not an admin"), "{answer}");
+    process::send_signal(serving.id(), Signal::TERM);
+    deadline::wait(&mut serving);
+}

@@ -13,6 +13,7 @@ mod reloads;
 mod service;
 mod standalone;
 mod stdio;
+mod tls;
 mod usage;
 
 use std::path::{Path, PathBuf};

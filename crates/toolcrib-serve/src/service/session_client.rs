@@ -1,7 +1,7 @@
 //! The client state of a session, over HTTP and on pipes.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use tokio_util::task::TaskTracker;
@@ -13,6 +13,7 @@ use toolcrib::protocol::json::object::{Object, to_json_string};
 use toolcrib::protocol::jsonrpc::{RequestId, ResponsePayload, code, encode_notification};
 use toolcrib::protocol::versions::{Era, Revision};
 use toolcrib::store::StoreResult;
+use toolcrib::util::clock::wall_time;
 use toolcrib::util::locks::IgnorePoison as _;
 use toolcrib::{
     Call, Catalog, Client, ClientContext, Error, ErrorKind, InstanceKey, ListKind, Project, Selector,
@@ -36,6 +37,10 @@ use super::{
 pub(crate) struct SessionClientState {
     pub(crate) scope: EndpointScope,
     pub(crate) revision: Revision,
+    /// The version of the client program, if it is known.
+    pub(crate) version: Option<Arc<str>>,
+    /// When the session was opened here.
+    pub(crate) since: SystemTime,
     handle: ClientHandle,
     capabilities: ClientCapabilities,
     log_level: Mutex<Option<LogLevel>>,
@@ -72,6 +77,8 @@ impl SessionClientState {
         Self {
             scope,
             revision: client::negotiate_revision(initialize),
+            version: client::client_version(initialize),
+            since: wall_time(),
             handle: service.connect_client(),
             capabilities,
             log_level: Mutex::default(),
@@ -83,6 +90,16 @@ impl SessionClientState {
             in_flight: InFlight::default(),
             shared: None,
         }
+    }
+
+    /// Returns the number in the records of its calls.
+    pub(crate) fn key(&self) -> u64 {
+        self.handle.key
+    }
+
+    /// Returns the capabilities that the client declared.
+    pub(crate) fn capabilities(&self) -> &ClientCapabilities {
+        &self.capabilities
     }
 
     /// Lets other gateways continue the session.

@@ -254,10 +254,10 @@ async fn partial_head_is_parsed_once() {
     let conn = Arc::new(ConnectionContext {
         client: gateway.state.service.connect_client(),
         gateway: gateway.state.clone(),
-        entrypoint: Entrypoint::Tcp,
+        peer: Entrypoint::Tcp.into(),
+        is_proxy: false,
         meta_reader: RequestMetaReader::default(),
         stop: gateway.stop.clone(),
-        address: None,
         login: ConnectionLogin::new(None),
     });
     let due = Instant::now() + Duration::from_secs(10);

@@ -40,7 +40,9 @@ pub struct ExposeSettings {
     pub clients: BTreeMap<String, ExposeMode>,
     /// Modes by the profile of the caller; they come before those of clients.
     pub profiles: BTreeMap<String, ExposeMode>,
-    /// Modes by the name of the caller; they come before those of profiles.
+    /// Modes by group of the caller; they come before those of profiles.
+    pub groups: BTreeMap<String, ExposeMode>,
+    /// Modes by the name of the caller; they come before those of groups.
     pub callers: BTreeMap<String, ExposeMode>,
 }
 
@@ -52,6 +54,7 @@ impl Default for ExposeSettings {
             always_list: Vec::new(),
             clients: BTreeMap::new(),
             profiles: BTreeMap::new(),
+            groups: BTreeMap::new(),
             callers: BTreeMap::new(),
         }
     }
@@ -60,7 +63,8 @@ impl Default for ExposeSettings {
 impl ExposeSettings {
     /// Returns whether every client is listed every tool.
     pub fn lists_all(&self) -> bool {
-        let others = self.clients.values().chain(self.profiles.values()).chain(self.callers.values());
+        let of_callers = self.callers.values().chain(self.groups.values());
+        let others = self.clients.values().chain(self.profiles.values()).chain(of_callers);
         others.chain([&self.mode]).all(|mode| *mode == ExposeMode::All)
     }
 
@@ -72,8 +76,10 @@ impl ExposeSettings {
         list_bytes: impl FnOnce() -> usize,
     ) -> bool {
         let by_caller = self.callers.get(caller.as_str());
+        let by_group = || caller.groups().iter().find_map(|group| self.groups.get(group));
         let by_profile = || self.profiles.get(caller.profile()?);
         let by_client = || self.clients.get(client?);
+        let by_caller = by_caller.or_else(by_group);
         let mode = by_caller.or_else(by_profile).or_else(by_client).unwrap_or(&self.mode);
         match mode {
             ExposeMode::All => false,

@@ -32,8 +32,9 @@ pub enum GuardVerdict {
 pub(crate) type Guard = Arc<dyn Fn(&Caller, &ServerId, Option<&str>) -> GuardVerdict + Send + Sync>;
 
 /// All access rules. Every level must allow an item: the rules for everyone, those of the caller's profile, those of the
-/// server and those of the caller. Within a level deny wins over allow. An allowed item may still need approval, if any
-/// level asks for it.
+/// server, those of the caller and those of its groups. Within a level deny wins over allow. The groups of a caller are one
+/// level: what any of them denies is denied, and of those with an allow list, one must allow the item. An allowed item may
+/// still need approval, if any level asks for it.
 ///
 /// ```
 /// use toolcrib::{Call, Caller, Crib, ErrorKind, Policy, Rules, ServerSpec, Toolbox};
@@ -69,6 +70,8 @@ pub struct Policy {
     pub servers: BTreeMap<ServerId, Rules>,
     /// Rules for one caller, by name.
     pub callers: HashMap<String, Rules>,
+    /// Rules for the members of a group, by name.
+    pub groups: BTreeMap<String, Rules>,
     pub(crate) guard: Option<Guard>,
 }
 
@@ -79,6 +82,7 @@ impl fmt::Debug for Policy {
             .field("profiles", &self.profiles)
             .field("servers", &self.servers)
             .field("callers", &self.callers)
+            .field("groups", &self.groups)
             .field("guard", &self.guard.is_some())
             .finish()
     }
@@ -87,8 +91,8 @@ impl fmt::Debug for Policy {
 /// Compares the rules only; guards cannot be compared.
 impl PartialEq for Policy {
     fn eq(&self, other: &Self) -> bool {
-        (&self.everyone, &self.profiles, &self.servers, &self.callers)
-            == (&other.everyone, &other.profiles, &other.servers, &other.callers)
+        (&self.everyone, &self.profiles, &self.servers, &self.callers, &self.groups)
+            == (&other.everyone, &other.profiles, &other.servers, &other.callers, &other.groups)
     }
 }
 
@@ -99,6 +103,8 @@ pub struct Profile {
     pub servers: Rules,
     /// Rules for the items of these servers.
     pub rules: Rules,
+    /// The groups that may use the profile; everyone if there are none.
+    pub groups: Vec<String>,
 }
 
 /// The part of a policy that a rule belongs to.
@@ -115,6 +121,8 @@ pub enum PolicyLevel<'a> {
     Server(&'a ServerId),
     /// The rules of a caller.
     Caller(&'a str),
+    /// The rules of a group that the caller is in.
+    Group(&'a str),
 }
 
 impl fmt::Display for PolicyLevel<'_> {
@@ -124,6 +132,7 @@ impl fmt::Display for PolicyLevel<'_> {
             Self::ProfileServers(profile) | Self::Profile(profile) => write!(f, "profiles.{profile}"),
             Self::Server(server) => write!(f, "servers.{server}.tools"),
             Self::Caller(caller) => write!(f, "callers.{caller}"),
+            Self::Group(group) => write!(f, "groups.{group}"),
         }
     }
 }
@@ -185,7 +194,7 @@ impl Policy {
 
     /// Returns whether the policy has neither rules nor a guard.
     pub fn is_empty(&self) -> bool {
-        let mut rules = self.servers.values().chain(self.callers.values());
+        let mut rules = self.servers.values().chain(self.callers.values()).chain(self.groups.values());
         self.guard.is_none()
             && self.everyone.is_empty()
             && self.profiles.is_empty()
@@ -195,13 +204,23 @@ impl Policy {
     /// Returns whether the rules alone decide: there is no guard, and no call needs approval.
     pub(crate) fn is_rules_only(&self) -> bool {
         let of_profiles = self.profiles.values().flat_map(|profile| [&profile.servers, &profile.rules]);
-        let mut rules = self.servers.values().chain(self.callers.values()).chain(of_profiles);
+        let of_callers = self.callers.values().chain(self.groups.values());
+        let mut rules = self.servers.values().chain(of_callers).chain(of_profiles);
         self.guard.is_none() && self.everyone.ask.is_empty() && rules.all(|rules| rules.ask.is_empty())
     }
 
     /// Returns the name of the caller's profile if there is no such profile. Such a caller is denied everything.
     pub fn missing_profile<'a>(&self, caller: &'a Caller) -> Option<&'a str> {
         caller.profile().filter(|profile| !self.profiles.contains_key(*profile))
+    }
+
+    /// Returns whether a caller may use a profile: it exists, and the caller is local or in one of its groups if it has any.
+    pub fn can_use_profile(&self, caller: &Caller, profile: &str) -> bool {
+        self.profiles.get(profile).is_some_and(|profile| {
+            profile.groups.is_empty()
+                || *caller == Caller::local()
+                || profile.groups.iter().any(|group| caller.groups().contains(group))
+        })
     }
 
     /// Checks whether a caller may use an item, by the server's own name, or may know of the server, without a name.
@@ -249,6 +268,10 @@ impl Policy {
     ) -> Result<(), Denial> {
         if let Some(profile) = self.missing_profile(caller) {
             return Err(Denial { rule: format!("there is no profile `{profile}`"), origin: None });
+        }
+        if let Some(profile) = caller.profile().filter(|profile| !self.can_use_profile(caller, profile)) {
+            let rule = format!("`profiles.{profile}.groups` has no group of the caller");
+            return Err(Denial { rule, origin: None });
         }
         let mut verdicts =
             self.deny_verdicts(caller, server, name).chain(self.allow_verdicts(caller, server, name));
@@ -339,17 +362,35 @@ impl Policy {
         server: &'a ServerId,
         name: Option<&'a str>,
     ) -> impl Iterator<Item = PolicyVerdict<'a>> {
-        self.levels(caller, server).filter_map(move |(level, rules)| {
+        let verdict = move |(level, rules): (PolicyLevel<'a>, &'a Rules)| {
             let list = rules.allow.as_ref()?;
             let rule = list.rules.iter().find(|rule| rule.allows(server, name));
             Some(
                 rule.map_or(PolicyVerdict::Unlisted(level, list), |rule| PolicyVerdict::Allowed(level, rule)),
             )
-        })
+        };
+        // One group that allows the item is enough.
+        let of_groups = self.group_levels(caller).filter_map(verdict);
+        let of_groups = of_groups.reduce(|first, next| if first.is_denial() { next } else { first });
+        self.own_levels(caller, server).filter_map(verdict).chain(of_groups)
     }
 
-    /// Returns the rules that apply to a caller and a server, level by level.
+    /// Returns the rules that apply to a caller and a server, level by level, and those of each group of the caller.
     fn levels<'a>(
+        &'a self,
+        caller: &'a Caller,
+        server: &'a ServerId,
+    ) -> impl Iterator<Item = (PolicyLevel<'a>, &'a Rules)> {
+        self.own_levels(caller, server).chain(self.group_levels(caller))
+    }
+
+    fn group_levels<'a>(&'a self, caller: &'a Caller) -> impl Iterator<Item = (PolicyLevel<'a>, &'a Rules)> {
+        let rules = |group: &'a String| Some((PolicyLevel::Group(group), self.groups.get(group)?));
+        caller.groups().iter().filter_map(rules)
+    }
+
+    /// Returns the rules that apply to a caller and a server, without those of groups.
+    fn own_levels<'a>(
         &'a self,
         caller: &'a Caller,
         server: &'a ServerId,

@@ -45,7 +45,7 @@ pub(crate) struct VisibleCatalogs {
 #[derive(Debug, Default)]
 struct CachedViews {
     source: Option<ViewSource>,
-    /// One view per profile; most callers use one profile or none.
+    /// One view per profile and set of groups; most callers use one profile or none, and are in the same groups.
     by_caller: HashMap<Caller, Vec<VisibleCatalog>>,
     count: usize,
 }
@@ -104,6 +104,8 @@ pub(crate) struct VisibleCatalog {
     pub(crate) callable: Arc<Catalog>,
     /// The caller's profile.
     profile: Option<Arc<str>>,
+    /// The caller's groups.
+    groups: Option<Arc<[String]>>,
     /// The policy behind this view, if its rules alone decide about every call.
     deciding_policy: Option<Arc<Policy>>,
     /// The last result of [`VisibleCatalog::guarded`], which is kept while the guard denies the same. A view that is not
@@ -133,6 +135,7 @@ impl VisibleCatalog {
             listed: catalog.clone(),
             callable: catalog,
             profile: None,
+            groups: None,
             deciding_policy: None,
             last_guarded: None,
         }
@@ -264,6 +267,11 @@ impl VisibleCatalogs {
         self.current_policy().profiles.contains_key(name)
     }
 
+    /// Returns whether a profile exists and its groups do not exclude a caller.
+    pub(crate) fn can_use_profile(&self, caller: &Caller, name: &str) -> bool {
+        self.current_policy().can_use_profile(caller, name)
+    }
+
     /// Returns whether a caller may know of a server.
     pub(crate) fn can_see(&self, caller: &Caller, server: &ServerId) -> bool {
         self.policy_for(caller).is_ok_and(|policy| policy.is_none_or(|policy| policy.can_see(caller, server)))
@@ -292,9 +300,10 @@ impl VisibleCatalogs {
             }
         };
         let profile = caller.shared_profile();
+        let groups = caller.shared_groups();
         let find_view = |views: &CachedViews| {
             let mut views = views.by_caller.get(caller)?.iter();
-            views.find(|view| view.profile == *profile).cloned()
+            views.find(|view| view.profile == *profile && view.groups == *groups).cloned()
         };
         if let Some(view) = find_view(&self.lock_views(&full, &policy)) {
             return view;
@@ -338,8 +347,14 @@ impl VisibleCatalogs {
             None => callable.clone(),
         };
         let deciding_policy = policy.is_rules_only().then(|| policy.clone());
-        let profile = caller.shared_profile().clone();
-        VisibleCatalog { listed, callable, profile, deciding_policy, last_guarded: Some(Arc::default()) }
+        VisibleCatalog {
+            listed,
+            callable,
+            profile: caller.shared_profile().clone(),
+            groups: caller.shared_groups().clone(),
+            deciding_policy,
+            last_guarded: Some(Arc::default()),
+        }
     }
 
     /// Locks the views, and drops them first if they are of another catalog or policy.

@@ -23,6 +23,8 @@ pub(crate) struct CallFacts {
     pub(crate) timing: CallTiming,
     /// How often the call was sent to a server.
     pub(crate) attempts: u32,
+    /// Whether the answer of the server is an error, if it was looked for.
+    pub(crate) is_error: Option<bool>,
     /// The attempt in progress.
     attempt: Option<Attempt>,
 }

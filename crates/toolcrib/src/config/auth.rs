@@ -33,13 +33,13 @@ pub(super) fn read(reader: &mut TableReader<'_>) -> Box<AuthSpec> {
     Box::new(auth)
 }
 
-fn read_text(table: &mut TableReader<'_>, key: &'static str) -> Option<TemplateText> {
+pub(super) fn read_text(table: &mut TableReader<'_>, key: &'static str) -> Option<TemplateText> {
     let written = table.string(key)?;
     let node = table.peek(key)?;
     table.template(node, written)
 }
 
-fn read_url(table: &mut TableReader<'_>, key: &'static str) -> Option<String> {
+pub(super) fn read_url(table: &mut TableReader<'_>, key: &'static str) -> Option<String> {
     let written = table.string(key)?;
     if let Err(reason) = parse_url(written) {
         table.error_at_value(key, format!("invalid `{key}`: {reason}"), "write an `https://…` URL");
@@ -48,7 +48,7 @@ fn read_url(table: &mut TableReader<'_>, key: &'static str) -> Option<String> {
     Some(written.to_owned())
 }
 
-fn read_scopes(table: &mut TableReader<'_>) -> Vec<String> {
+pub(super) fn read_scopes(table: &mut TableReader<'_>) -> Vec<String> {
     let scopes = table.strings("scopes").unwrap_or_default();
     let mut read = Vec::new();
     for (node, scope) in scopes {

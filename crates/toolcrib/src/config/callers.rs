@@ -1,4 +1,4 @@
-//! Reads `[callers.NAME]`: the callers, their tokens, access rules and limits.
+//! Reads `[callers.NAME]`: the callers, how they are recognized, access rules and limits.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -6,10 +6,12 @@ use std::num::NonZeroU32;
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
-use super::node::TableEntry;
+use super::node::{ConfigValue, TableEntry};
 use super::reader::TableReader;
 use super::root::ConfigSections;
-use super::{Origin, Position, Problem, ProblemScope, expose, quota, rules};
+use super::{
+    CertificatePattern, Origin, Position, Problem, ProblemScope, certificate, expose, groups, quota, rules,
+};
 use crate::spec::ServerId;
 use crate::spec::template::{Secret, SecretError, TemplateText, UnresolvedReference};
 use crate::util::encoding;
@@ -29,13 +31,33 @@ pub struct CallerSpec {
     /// Name of the caller.
     pub name: String,
     /// Token that identifies it.
-    pub token: CallerToken,
+    pub token: Option<CallerToken>,
+    /// Pattern that its client certificate matches. With a token, both are needed.
+    pub certificate: Option<CertificatePattern>,
+    /// User of this machine that is the caller without a token.
+    pub uid: Option<u32>,
     /// True if it may use the admin API.
     pub admin: bool,
     /// Profile that it is restricted to.
     pub profile: Option<String>,
+    /// Groups that it is in.
+    pub groups: Vec<String>,
     /// Place where it is declared.
     pub origin: Origin,
+}
+
+/// A caller that tokens of an issuer identify, with rights of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct IssuedCallerSpec {
+    /// Name of the caller: that of the issuer, `:`, and the claim of its tokens.
+    pub name: String,
+    /// True if it may use the admin API.
+    pub admin: bool,
+    /// Profile that it is restricted to.
+    pub profile: Option<String>,
+    /// Groups that it is in besides those of its tokens.
+    pub groups: Vec<String>,
 }
 
 /// The token of a caller.
@@ -55,7 +77,7 @@ impl fmt::Debug for CallerToken {
     }
 }
 
-/// Returns the digest of every caller's token, in order. References are resolved, and `secret` looks up secrets by name.
+/// Returns the digest of every caller's token, if it has one, in order. References are resolved, and `secret` looks up secrets by name.
 ///
 /// # Errors
 ///
@@ -63,12 +85,16 @@ impl fmt::Debug for CallerToken {
 pub fn resolve_token_digests(
     callers: &[CallerSpec],
     secret: impl Fn(&str) -> Result<Secret, SecretError>,
-) -> Result<Vec<Sha256Digest>, Box<Problem>> {
-    let mut digests: Vec<Sha256Digest> = Vec::with_capacity(callers.len());
+) -> Result<Vec<Option<Sha256Digest>>, Box<Problem>> {
+    let mut digests: Vec<Option<Sha256Digest>> = Vec::with_capacity(callers.len());
     for caller in callers {
         let digest = match &caller.token {
-            CallerToken::Sha256(digest) => *digest,
-            CallerToken::Text(text) => {
+            None => {
+                digests.push(None);
+                continue;
+            }
+            Some(CallerToken::Sha256(digest)) => *digest,
+            Some(CallerToken::Text(text)) => {
                 let token = text.expand(&secret).map(Zeroizing::new).map_err(|error| {
                     let hint = match &error {
                         UnresolvedReference::Secret(name, error) => error.hint(name),
@@ -86,12 +112,12 @@ pub fn resolve_token_digests(
                 Sha256::digest(token.as_bytes()).into()
             }
         };
-        if let Some(index) = digests.iter().position(|other| *other == digest) {
+        if let Some(index) = digests.iter().position(|other| *other == Some(digest)) {
             let other = &callers[index].name;
             let message = format!("`callers.{other}` and `callers.{}` have the same token", caller.name);
             return Err(caller.problem(message, "give each caller its own token"));
         }
-        digests.push(digest);
+        digests.push(Some(digest));
     }
     Ok(digests)
 }
@@ -118,8 +144,8 @@ pub fn find_short_tokens(
     secret: impl Fn(&str) -> Result<Secret, SecretError>,
 ) -> Vec<Problem> {
     let length = |caller: &CallerSpec| match &caller.token {
-        CallerToken::Sha256(_) => None,
-        CallerToken::Text(text) => Some(Zeroizing::new(text.expand(&secret).ok()?).len()),
+        None | Some(CallerToken::Sha256(_)) => None,
+        Some(CallerToken::Text(text)) => Some(Zeroizing::new(text.expand(&secret).ok()?).len()),
     };
     let note = |caller: &CallerSpec| {
         length(caller).filter(|length| *length < MIN_TOKEN_LENGTH).map(|_| Problem {
@@ -148,7 +174,7 @@ fn invalid_token(path: &str) -> String {
 pub(super) fn read(reader: &mut TableReader<'_>, sections: &mut ConfigSections) {
     let Some(mut callers) = reader.table("callers") else { return };
     for entry in callers.entries() {
-        check_name(&mut callers, entry);
+        let is_issued = check_name(&mut callers, entry, sections);
         if sections.policy.callers.contains_key(&entry.key) {
             let message = format!("`callers.{}` is defined twice", entry.key);
             callers.error(entry.offset, message, "remove one of the two");
@@ -156,10 +182,11 @@ pub(super) fn read(reader: &mut TableReader<'_>, sections: &mut ConfigSections) 
         let Some(mut table) = callers.entry_table(entry) else { continue };
         let rules = rules::read(&mut table, rules::parse_server_rule);
         let admin = table.boolean("admin").unwrap_or(false);
-        let token = read_token(&mut table, &entry.key);
+        let proof = if is_issued { None } else { read_proof(&mut table, &entry.key, sections) };
         let limits = quota::read(&mut table);
         let in_flight = table.count("in-flight", 1).and_then(NonZeroU32::new);
         let profile = read_profile(&mut table, sections);
+        let groups = groups::read_names(&mut table, sections);
         let mode = expose::read_mode(&mut table, "expose");
         let origin = table.source().origin(entry.offset);
         table.finish();
@@ -167,8 +194,20 @@ pub(super) fn read(reader: &mut TableReader<'_>, sections: &mut ConfigSections) 
         sections.expose.callers.extend(mode.map(|mode| (entry.key.clone(), mode)));
         sections.usage_limits.callers.insert(entry.key.clone(), limits);
         sections.usage_limits.callers_in_flight.extend(in_flight.map(|calls| (entry.key.clone(), calls)));
-        if let Some(token) = token {
-            sections.callers.push(CallerSpec { name: entry.key.clone(), token, admin, profile, origin });
+        let name = entry.key.clone();
+        if let Some(DeclaredProof { token, certificate, uid }) = proof {
+            sections.callers.push(CallerSpec {
+                name,
+                token,
+                certificate,
+                uid,
+                admin,
+                profile,
+                groups,
+                origin,
+            });
+        } else if is_issued {
+            sections.issued_callers.push(IssuedCallerSpec { name, admin, profile, groups });
         }
     }
 }
@@ -186,8 +225,16 @@ fn read_profile(reader: &mut TableReader<'_>, sections: &ConfigSections) -> Opti
     Some(name.to_owned())
 }
 
-fn check_name(reader: &mut TableReader<'_>, entry: &TableEntry) {
+/// Checks the name of a caller. Returns whether it is one that tokens of an issuer identify.
+fn check_name(reader: &mut TableReader<'_>, entry: &TableEntry, sections: &ConfigSections) -> bool {
     let name = &entry.key;
+    if let Some((issuer, subject)) = name.split_once(':') {
+        if subject.is_empty() || !sections.issuers.iter().any(|declared| declared.name == issuer) {
+            let message = format!("invalid caller name `{name}`: no issuer is called `{issuer}`");
+            reader.error(entry.offset, message, "write `ISSUER:SUBJECT` with a name from `[issuers]`");
+        }
+        return true;
+    }
     if name == LOCAL {
         let message = format!("the caller name `{name}` is reserved for clients of the gateway's own socket");
         reader.error(entry.offset, message, "choose another name");
@@ -195,6 +242,69 @@ fn check_name(reader: &mut TableReader<'_>, entry: &TableEntry) {
         let message = format!("invalid caller name `{name}`: {error}");
         reader.error(entry.offset, message, "choose another, such as `ci`");
     }
+    false
+}
+
+/// How a caller is recognized.
+struct DeclaredProof {
+    token: Option<CallerToken>,
+    certificate: Option<CertificatePattern>,
+    uid: Option<u32>,
+}
+
+/// Reads how a caller is recognized, and reports what another caller has too.
+fn read_proof(reader: &mut TableReader<'_>, name: &str, sections: &ConfigSections) -> Option<DeclaredProof> {
+    let has_token = reader.has("token") || reader.has("token-sha256");
+    let token = read_token(reader, name);
+    let certificate = certificate::read(reader);
+    let uid = read_uid(reader);
+    if !has_token && !reader.has("mtls") && !reader.has("uid") {
+        let hint = "write `token = \"${env:NAME}\"`, `token-sha256 = \"…\"`, `mtls = { san = \"…\" }` or `uid = 1000`";
+        reader.error_at_table(format!("`callers.{name}` has no `token`, `mtls` or `uid`"), hint);
+    }
+    if certificate.is_some() && sections.listen.tls.as_ref().is_none_or(|tls| tls.client_ca.is_none()) {
+        let message = "`mtls` needs `client-ca` in `listen.tls`";
+        let hint =
+            "write `tls = { cert = \"…\", key = \"…\", client-ca = \"clients.pem\" }` below `[listen]`";
+        reader.error_at_value("mtls", message, hint);
+    }
+    if uid.is_some() && sections.listen.any_user {
+        let message = "`uid` cannot be combined with `listen.any-user`";
+        reader.error_at_value("uid", message, "remove `any-user`");
+    }
+    let same_uid = sections.callers.iter().find(|other| uid.is_some() && other.uid == uid);
+    if let Some(other) = same_uid {
+        let message = format!("`callers.{}` and `callers.{name}` have the same `uid`", other.name);
+        reader.error_at_value("uid", message, "give each caller its own user");
+    }
+    let overlaps = |other: &CertificatePattern| certificate.as_ref().is_some_and(|own| own.overlaps(other));
+    let same_certificate =
+        sections.callers.iter().find(|other| other.certificate.as_ref().is_some_and(overlaps));
+    if let Some(other) = same_certificate {
+        let message =
+            format!("one certificate can match `mtls` of `callers.{}` and of `callers.{name}`", other.name);
+        reader.error_at_value("mtls", message, "write patterns that no certificate matches both of");
+    }
+    let is_valid = token.is_some() == has_token && certificate.is_some() == reader.has("mtls");
+    let is_recognized = has_token || certificate.is_some() || uid.is_some();
+    (is_valid && is_recognized).then_some(DeclaredProof { token, certificate, uid })
+}
+
+fn read_uid(reader: &mut TableReader<'_>) -> Option<u32> {
+    let node = reader.take("uid")?;
+    let uid = match node.value {
+        ConfigValue::Number(number) => number.and_then(|number| u32::try_from(number).ok()),
+        _ => None,
+    };
+    if uid.is_none() {
+        let message = "`uid` must be the number of a user";
+        reader.error_at_value(
+            "uid",
+            message,
+            "write the number that `id -u NAME` prints, such as `uid = 1000`",
+        );
+    }
+    uid
 }
 
 fn read_token(reader: &mut TableReader<'_>, name: &str) -> Option<CallerToken> {
@@ -222,13 +332,7 @@ fn read_token(reader: &mut TableReader<'_>, name: &str) -> Option<CallerToken> {
             }
             digest.map(CallerToken::Sha256)
         }
-        (None, None) => {
-            if !reader.has("token") && !reader.has("token-sha256") {
-                let hint = "write `token = \"${env:NAME}\"` or `token-sha256 = \"…\"`";
-                reader.error_at_table(format!("`callers.{name}` has no `token`"), hint);
-            }
-            None
-        }
+        (None, None) => None,
     }
 }
 

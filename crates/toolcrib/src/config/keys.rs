@@ -70,8 +70,15 @@ pub const ROOT: &[ConfigKey] = &[
         "callers",
         NamedTables(CALLER),
         "",
-        "Callers and their tokens; with none, every client that can reach the gateway is accepted",
+        "Callers and how they are recognized; without these and `issuers`, every client that can reach the gateway is accepted",
     ),
+    key(
+        "issuers",
+        NamedTables(ISSUER),
+        "",
+        "Authorization servers (OAuth 2.1, OpenID Connect) whose tokens identify callers, named `ISSUER:SUBJECT`",
+    ),
+    key("groups", NamedTables(GROUP), "", "Rules and limits for callers in a group, by name of the group"),
     key("expose", Table(EXPOSE), "", "How tools are listed to clients; without it, every tool is listed"),
     key("limits", Table(GATEWAY_LIMITS), "", "Limits of the gateway as a whole"),
     key("listen", Table(LISTEN), "", "Settings of the HTTP listener"),
@@ -116,6 +123,19 @@ pub const SERVER: &[ConfigKey] = &[
         "",
         "How tokens of a remote server are obtained; unused with an `Authorization` header",
     ),
+    key(
+        "forward",
+        OneOf(&["none", "header", "token-exchange"]),
+        "none",
+        "What a remote server learns about the caller: nothing, its name, or a token for which its own is exchanged; each caller then has a connection of its own",
+    ),
+    key(
+        "forward-header",
+        Text,
+        "X-Toolcrib-Caller",
+        "Header with the name of the caller, for `forward = \"header\"`",
+    ),
+    key("token-exchange", Table(TOKEN_EXCHANGE), "", "Where tokens of callers are exchanged (RFC 8693)"),
     key("type", OneOf(&["stdio", "http", "sse"]), "", "Transport; detected if left out"),
     key(
         "era",
@@ -319,6 +339,18 @@ const AUTH: &[ConfigKey] = &[
         "Identity provider for `grant = \"enterprise-managed\"`",
     ),
 ];
+const TOKEN_EXCHANGE: &[ConfigKey] = &[
+    key("token-endpoint", Text, "", "URL of the token endpoint"),
+    key("client-id", Text, "", "Id of the gateway as a client of the token endpoint"),
+    key("client-secret", Text, "", "Its secret, such as `${secret:exchange}`"),
+    key(
+        "audience",
+        Text,
+        "",
+        "Audience of the new token; without it, the URL of the server is sent as `resource`",
+    ),
+    key("scopes", TextList, "[]", "Scopes to ask for"),
+];
 const IDENTITY_PROVIDER: &[ConfigKey] = &[
     key("token-endpoint", Text, "", "URL of its token endpoint"),
     key("client-id", Text, "", "Id of this client at the identity provider"),
@@ -345,14 +377,23 @@ const PROFILE: &[ConfigKey] = &[
     key("allow", TextList, "[\"*\"]", "Patterns `SERVER.NAME`; only matches are listed and callable"),
     key("deny", TextList, "[]", "Patterns that are never listed or callable"),
     key("ask", TextList, "[]", "Patterns whose calls need approval"),
+    key("groups", TextList, "[]", "Groups whose members may use the profile; without it, everyone may"),
     key("expose", OneOf(EXPOSE_MODES), "`expose.mode`", "How tools are listed to clients of the profile"),
 ];
 
 const CALLER: &[ConfigKey] = &[
     key("token", Text, "", "Bearer token of the caller"),
     key("token-sha256", Text, "", "SHA-256 of the token, instead of `token`"),
+    key(
+        "mtls",
+        Table(MTLS),
+        "",
+        "Names in the client certificate of the caller; with a token, both are needed",
+    ),
+    key("uid", Integer, "", "User of this machine that is the caller without a token"),
     key("admin", Boolean, "false", "Whether the caller may use the admin API, `/api/v1`"),
     key("profile", Text, "", "Profile that the caller is restricted to"),
+    key("groups", TextList, "[]", "Groups that the caller is in, by name under `[groups]`"),
     key("allow", TextList, "[\"*\"]", "Patterns `SERVER.NAME`; only matches are listed and callable"),
     key("deny", TextList, "[]", "Patterns that are never listed or callable"),
     key("ask", TextList, "[]", "Patterns whose calls need approval"),
@@ -361,6 +402,49 @@ const CALLER: &[ConfigKey] = &[
     key("in-flight", Integer, "", "Concurrent calls; further calls wait"),
     key("expose", OneOf(EXPOSE_MODES), "`expose.mode`", "How tools are listed to the caller"),
     key("limits", NamedTables(PATTERN_LIMITS), "", "Quota and rate limit of calls that match a pattern"),
+];
+
+const ISSUER: &[ConfigKey] = &[
+    key("issuer", Text, "", "URL of the authorization server, exactly as in `iss` of its tokens"),
+    key("audience", Text, "the URL of the endpoint", "Value that `aud` of its tokens must contain"),
+    key("jwks", Text, "from its metadata", "URL of its public keys, or a file relative to this file"),
+    key(
+        "algorithms",
+        TextList,
+        "all of them",
+        "Signature algorithms that are accepted: `RS256`, `RS384`, `RS512`, `PS256`, `PS384`, `PS512`, `ES256`, `ES384`, `EdDSA`",
+    ),
+    key("caller-claim", Text, "sub", "Claim with the name of the caller; `a.b` is member `b` of claim `a`"),
+    key("groups-claim", Text, "groups", "Claim with the groups of the caller"),
+    key("scopes", TextList, "[]", "Scopes that clients are told to ask for; tokens need not have them"),
+    key(
+        "groups",
+        TextList,
+        "[]",
+        "Groups of which a caller must be in one; without it, everyone is accepted",
+    ),
+];
+
+const GROUP: &[ConfigKey] = &[
+    key("admin", Boolean, "false", "Whether members may use the admin API, `/api/v1`"),
+    key(
+        "allow",
+        TextList,
+        "[]",
+        "Patterns `SERVER.NAME`; if any group of a caller has this, only matches of one of them are listed and callable",
+    ),
+    key("deny", TextList, "[]", "Patterns that are never listed or callable"),
+    key("ask", TextList, "[]", "Patterns whose calls need approval"),
+    key("quota", Table(QUOTA), "", "Calls per period, for each member"),
+    key("rate", Table(RATE), "", "Rate limit, for each member"),
+    key("in-flight", Integer, "", "Concurrent calls of each member; further calls wait"),
+    key("expose", OneOf(EXPOSE_MODES), "`expose.mode`", "How tools are listed to members"),
+    key("limits", NamedTables(PATTERN_LIMITS), "", "Quota and rate limit of calls that match a pattern"),
+];
+
+const MTLS: &[ConfigKey] = &[
+    key("san", Text, "", "Pattern that a DNS name, URI or email address of the certificate must match"),
+    key("subject", Text, "", "Attributes that its subject must have, such as `CN=ci-*, O=Example`"),
 ];
 
 const EXPOSE_MODES: &[&str] = &["auto", "all", "search"];
@@ -452,5 +536,29 @@ const LISTEN: &[ConfigKey] = &[
         Boolean,
         "false",
         "Whether other users of this machine may use a loopback address while no `callers` are declared",
+    ),
+    key(
+        "public-url",
+        Text,
+        "",
+        "URL by which clients reach the gateway, such as `https://tools.example`, if a proxy is in front of it",
+    ),
+    key("tls", Table(TLS), "", "Files with which the TCP address is served over TLS"),
+    key(
+        "trusted-proxies",
+        TextList,
+        "[]",
+        "Addresses and ranges of proxies whose `Forwarded` and `X-Forwarded-…` headers are used",
+    ),
+];
+
+const TLS: &[ConfigKey] = &[
+    key("cert", Text, "", "Certificate chain in PEM, relative to this file; read again when it changes"),
+    key("key", Text, "", "Private key in PEM, which only the gateway's user may read"),
+    key(
+        "client-ca",
+        Text,
+        "",
+        "Certificates in PEM of the authorities that issue certificates of clients, for `mtls`",
     ),
 ];

@@ -135,7 +135,7 @@ impl LifecycleSettings {
     }
 
     /// Rejects a start at boot of a server that is not shared: its instances start when their clients connect.
-    fn check_start(&self, reader: &mut TableReader<'_>) {
+    pub(super) fn check_start(&self, reader: &mut TableReader<'_>) {
         let key = ["sharing", "lifecycle"].into_iter().find(|key| reader.has(key));
         if self.lifecycle.start == StartPolicy::AtBoot
             && self.sharing != Sharing::Shared

@@ -28,7 +28,7 @@ enum MergeLevel {
     Headers,
     /// The defaults of all servers.
     Defaults,
-    /// The tables of callers and profiles.
+    /// The tables of callers, groups and profiles.
     RuleTables,
     /// A table with access rules, in which denials add up over layers.
     Rules,
@@ -40,7 +40,7 @@ impl MergeLevel {
         match (self, key) {
             (Self::Root, "servers") => Self::Servers,
             (Self::Root, "defaults") => Self::Defaults,
-            (Self::Root, "callers" | "profiles") => Self::RuleTables,
+            (Self::Root, "callers" | "groups" | "profiles") => Self::RuleTables,
             (Self::Root, "policy") | (Self::Server | Self::Defaults, "tools") | (Self::RuleTables, _) => {
                 Self::Rules
             }

@@ -3,7 +3,7 @@
 use super::node::TableEntry;
 use super::reader::TableReader;
 use super::root::ConfigSections;
-use super::{Origin, TagCondition, expose, rules, when};
+use super::{Origin, TagCondition, expose, groups, rules, when};
 use crate::access::policy::{AllowList, Profile, Rule, Rules};
 use crate::spec::ServerId;
 
@@ -52,7 +52,8 @@ fn read_profile<'a>(
         let origin = table.source().origin(tag.offset);
         selectors.push(TagSelector { profile: entry.key.clone(), tag: tag.name, origin });
     }
-    let profile = Profile { servers, rules: rules::read(&mut table, rules::parse_server_rule) };
+    let rules = rules::read(&mut table, rules::parse_server_rule);
+    let profile = Profile { servers, rules, groups: groups::read_names(&mut table, sections) };
     let mode = expose::read_mode(&mut table, "expose");
     sections.expose.profiles.extend(mode.map(|mode| (entry.key.clone(), mode)));
     table.finish();

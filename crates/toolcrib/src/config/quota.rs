@@ -1,4 +1,4 @@
-//! Reads `quota`, `rate` and `limits` of `[policy]` and `[callers.NAME]`.
+//! Reads `quota`, `rate` and `limits` of `[policy]`, `[callers.NAME]` and `[groups.NAME]`.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -10,6 +10,7 @@ use super::source_map::SourceMap;
 use super::{ProblemScope, rules};
 use crate::access::policy::Rule;
 use crate::limits::{LimitKind, LimitOwner, UsageLimit};
+use crate::model::caller::Caller;
 
 /// Reads the limits of a table: its own, and those of patterns.
 pub(super) fn read(reader: &mut TableReader<'_>) -> Vec<UsageLimit> {
@@ -112,8 +113,10 @@ pub(super) fn note_unreachable(source: &mut SourceMap, sections: &ConfigSections
     let everyone: Vec<_> =
         quota.everyone.iter().map(|limit| OwnedLimit { owner: LimitOwner::Everyone, limit }).collect();
     note_unreachable_among(source, &everyone, |_| true);
-    for caller in quota.callers.keys() {
-        let limits = quota.limits_for(caller).map(|(owner, limit)| OwnedLimit { owner, limit });
+    let callers = quota.callers.keys().map(|name| Caller::new(name));
+    let members = quota.groups.keys().map(|group| Caller::with_groups("", [group.clone()]));
+    for caller in callers.chain(members) {
+        let limits = quota.limits_for(&caller).map(|(owner, limit)| OwnedLimit { owner, limit });
         let limits: Vec<_> = limits.collect();
         note_unreachable_among(source, &limits, |limit| limit.owner != LimitOwner::Everyone);
     }

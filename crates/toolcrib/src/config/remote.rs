@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use http::header::HeaderName;
 
-use super::auth;
 use super::reader::TableReader;
+use super::{auth, forward};
 use crate::spec::template::TemplateText;
 use crate::spec::url::parse_url;
-use crate::spec::{HttpSpec, TransportKind};
+use crate::spec::{Forward, HttpSpec, TransportKind};
 
 /// Keys that only a server with `command` has.
 const COMMAND_ONLY_KEYS: [&str; 4] = ["args", "env", "cwd", "inherit-env"];
@@ -45,6 +45,7 @@ pub(super) fn read(reader: &mut TableReader<'_>) -> Option<Option<HttpSpec>> {
     let written = read_type(reader);
     let headers = read_headers(reader);
     let auth = auth::read(reader);
+    let forward = forward::read(reader);
     if !reader.has("url") {
         reader.take("url");
         if matches!(written, Some(WrittenTransport::Http(_))) {
@@ -53,6 +54,8 @@ pub(super) fn read(reader: &mut TableReader<'_>) -> Option<Option<HttpSpec>> {
             reader.error_at_value("headers", "`headers` requires `url`", "add `url`, or remove `headers`");
         } else if reader.has("auth") {
             reader.error_at_value("auth", "`auth` requires `url`", "add `url`, or remove `auth`");
+        } else if forward != Forward::Nothing {
+            reader.error_at_value("forward", "`forward` requires `url`", "add `url`, or remove `forward`");
         }
         return None;
     }
@@ -80,7 +83,7 @@ pub(super) fn read(reader: &mut TableReader<'_>) -> Option<Option<HttpSpec>> {
         Some(WrittenTransport::Http(transport)) => transport,
         Some(WrittenTransport::Stdio) | None => TransportKind::default(),
     };
-    Some(url.map(|url| HttpSpec { url, headers, transport, auth }))
+    Some(url.map(|url| HttpSpec { url, headers, transport, auth, forward }))
 }
 
 fn read_type(reader: &mut TableReader<'_>) -> Option<WrittenTransport> {
@@ -113,6 +116,11 @@ fn read_url(reader: &mut TableReader<'_>) -> Option<TemplateText> {
     Some(text)
 }
 
+/// Returns whether toolcrib sets a header itself; its name is in lower case.
+pub(super) fn is_reserved_header(name: &str) -> bool {
+    RESERVED_HEADERS.contains(&name) || name.starts_with("mcp-param-")
+}
+
 fn read_headers(reader: &mut TableReader<'_>) -> BTreeMap<String, TemplateText> {
     let mut headers: BTreeMap<String, TemplateText> = BTreeMap::new();
     for entry in reader.raw_table("headers").map_or(&[][..], |table| &table.0) {
@@ -120,7 +128,7 @@ fn read_headers(reader: &mut TableReader<'_>) -> BTreeMap<String, TemplateText> 
         if HeaderName::from_bytes(name.as_bytes()).is_err() {
             let message = format!("invalid header name `{}`", entry.key.escape_default());
             reader.error(entry.offset, message, "write letters, digits and `-`");
-        } else if RESERVED_HEADERS.contains(&&*name) || name.starts_with("mcp-param-") {
+        } else if is_reserved_header(&name) {
             reader.error(entry.offset, format!("the header `{}` is set by toolcrib", entry.key), "remove it");
         } else if headers.keys().any(|other| other.eq_ignore_ascii_case(&name)) {
             let message = format!("the header `{}` is defined twice", entry.key);

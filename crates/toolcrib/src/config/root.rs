@@ -13,8 +13,9 @@ use super::scope::{self, ActiveTags, ScopeMatch};
 use super::server::{self, ServerTable};
 use super::source_map::SourceMap;
 use super::{
-    AuditSpec, AutoStart, CallerSpec, GatewayLimits, HistorySpec, ListenSpec, Origin, ProblemScope,
-    SecretBackend, audit, callers, expose, history, profiles, quota, rules, secrets,
+    AuditSpec, AutoStart, CallerSpec, GatewayLimits, GroupSpec, HistorySpec, IssuedCallerSpec, IssuerSpec,
+    ListenSpec, Origin, ProblemScope, SecretBackend, audit, callers, expose, groups, history, issuers,
+    listen, profiles, quota, rules, secrets,
 };
 use crate::access::expose::ExposeSettings;
 use crate::access::policy::Policy;
@@ -38,6 +39,9 @@ pub(super) struct ConfigSections {
     pub(super) expose: ExposeSettings,
     pub(super) usage_limits: UsageLimits,
     pub(super) callers: Vec<CallerSpec>,
+    pub(super) issuers: Vec<IssuerSpec>,
+    pub(super) issued_callers: Vec<IssuedCallerSpec>,
+    pub(super) groups: Vec<GroupSpec>,
     pub(super) audit: Option<AuditSpec>,
     pub(super) history: HistorySpec,
     pub(super) registry: Option<String>,
@@ -68,6 +72,9 @@ impl Default for ConfigSections {
             expose: ExposeSettings::default(),
             usage_limits: UsageLimits::default(),
             callers: Vec::new(),
+            issuers: Vec::new(),
+            issued_callers: Vec::new(),
+            groups: Vec::new(),
             audit: None,
             history: HistorySpec::default(),
             registry: None,
@@ -153,7 +160,9 @@ fn read_gateway_sections(
         table.finish();
     }
     sections.expose = expose::read(reader);
+    groups::read(reader, sections);
     let selectors = profiles::read(reader, sections);
+    issuers::read(reader, sections);
     callers::read(reader, sections);
     sections.audit = audit::read(reader);
     if let Some(table) = reader.table("history") {
@@ -243,8 +252,15 @@ fn read_listen(mut reader: TableReader<'_>) -> ListenSpec {
         hosts.push(host.to_owned());
     }
     let any_user = reader.boolean("any-user").unwrap_or(false);
+    let public_url = listen::read_public_url(&mut reader);
+    let tls = listen::read_tls(&mut reader);
+    let trusted_proxies = listen::read_trusted_proxies(&mut reader);
+    if let Some(node) = reader.peek("public-url").filter(|_| !trusted_proxies.is_empty()) {
+        let message = "`public-url` is used instead of the host and scheme that `trusted-proxies` name";
+        reader.note(node.span.start, message, "remove `public-url` to use those of the proxies");
+    }
     reader.finish();
-    ListenSpec { hosts, any_user }
+    ListenSpec { hosts, any_user, public_url, tls, trusted_proxies }
 }
 
 fn read_auto_start(mut reader: TableReader<'_>) -> AutoStart {

@@ -63,13 +63,15 @@ pub(super) fn read_list(
 pub(super) fn note_undeclared_servers(source: &mut SourceMap, sections: &ConfigSections) {
     let policy = &sections.policy;
     let profiles = policy.profiles.values().flat_map(|profile| [&profile.servers, &profile.rules]);
-    let all = std::iter::once(&policy.everyone).chain(profiles).chain(policy.callers.values());
+    let of_callers = policy.callers.values().chain(policy.groups.values());
+    let all = std::iter::once(&policy.everyone).chain(profiles).chain(of_callers);
     let rules = all.flat_map(|rules| {
         let allowed = rules.allow.iter().flat_map(|list| &list.rules);
         allowed.chain(&rules.deny).chain(&rules.ask)
     });
     let quota = &sections.usage_limits;
-    let limited = quota.callers.values().chain([&quota.everyone]).flatten().map(UsageLimit::pattern);
+    let limited = quota.callers.values().chain(quota.groups.values()).chain([&quota.everyone]);
+    let limited = limited.flatten().map(UsageLimit::pattern);
     let declared: Vec<&str> = sections.origins.keys().map(ServerId::as_str).collect();
     for rule in rules.chain(limited) {
         let Some(server) = rule.literal_server().filter(|name| !declared.contains(name)) else { continue };

@@ -219,7 +219,7 @@ fn read_pattern(
     pattern
 }
 
-fn parse_cidr(written: &str) -> Option<(IpAddr, u8)> {
+pub(super) fn parse_cidr(written: &str) -> Option<(IpAddr, u8)> {
     let (address, bits) = written.split_once('/')?;
     let address: IpAddr = address.parse().ok()?;
     let bits: u8 = bits.parse().ok()?;
@@ -248,7 +248,7 @@ pub(super) fn parse_mac(written: &str) -> Option<String> {
     bytes.filter(|bytes| bytes.len() == 6).map(|bytes| bytes.join(":"))
 }
 
-fn is_in_range(address: IpAddr, range: IpAddr, bits: u8) -> bool {
+pub(super) fn is_in_range(address: IpAddr, range: IpAddr, bits: u8) -> bool {
     let (address, range) = (address.to_canonical(), range.to_canonical());
     let to_bits = |address: IpAddr| match address {
         IpAddr::V4(v4) => u128::from(v4.to_bits()) << 96,

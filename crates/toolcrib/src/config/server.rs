@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::card;
+use super::forward;
 use super::hosts::{self, RunLocation};
 use super::lifecycle::LifecycleSettings;
 use super::reader::TableReader;
@@ -102,9 +103,13 @@ pub(super) fn read(
     context: &ServerParseContext<'_>,
 ) -> Option<ServerTable> {
     let json = reader.source().json;
-    let settings = context.defaults.clone().overlay(&mut reader);
+    let mut settings = context.defaults.clone().overlay(&mut reader);
     check_renames(&mut reader, name, &settings);
     let remote = remote::read(&mut reader);
+    if let Some(Some(http)) = &remote {
+        settings.sharing = forward::check_sharing(&mut reader, &http.forward, settings.sharing);
+        settings.check_start(&mut reader);
+    }
     if remote.is_some() {
         LifecycleSettings::reject_memory_limit(&mut reader);
     }
@@ -282,11 +287,7 @@ fn check_no_tilde(reader: &mut TableReader<'_>, key: &str, written: &str) -> Opt
         return Some(());
     }
     let message = format!("`~` is not expanded in `{key}`: there is no shell");
-    let hint = if matches!(key, "cwd" | "audit" | "card") {
-        "write the absolute path"
-    } else {
-        "write `${env:HOME}` instead"
-    };
+    let hint = if key == "command" { "write `${env:HOME}` instead" } else { "write the absolute path" };
     reader.error_at_value(key, message, hint);
     None
 }

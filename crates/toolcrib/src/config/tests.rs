@@ -2,6 +2,7 @@
 
 #[cfg(unix)]
 mod files;
+mod issuers;
 mod json;
 mod keys;
 mod layers;
@@ -146,7 +147,10 @@ fn gateway_sections_are_read() {
         "[gateway]\nauto-start = false\nidle-exit = '2s'\n[listen]\nhosts = ['still.local']\nany-user = true\n[limits]\nbody = '1MiB'\nclient-memory = '2MiB'\nsessions = 7\ndrain = '1s'\nlisting-wait = '0s'\nservers-running = 3\nmemory = '4GiB'\ncache = '8MiB'",
     );
     assert_eq!(problem_lines(&config), [""; 0]);
-    assert_eq!(config.listen, ListenSpec { hosts: vec!["still.local".to_owned()], any_user: true });
+    assert_eq!(
+        config.listen,
+        ListenSpec { hosts: vec!["still.local".to_owned()], any_user: true, ..ListenSpec::default() }
+    );
     assert_eq!(config.auto_start, AutoStart { enabled: false, idle_exit: Duration::from_secs(2) });
     assert_eq!(config.capacity, Capacity { servers: 3, memory: Some(4 << 30), cache: 8 << 20 });
     assert_eq!(
@@ -381,4 +385,16 @@ fn tool_settings_override_defaults() {
     );
     assert_eq!((limit(&own, "slow_a"), limit(&own, "build")), (Some(300), Some(540)));
     assert_eq!(own.limits.gateway_call_timeout_max, Some(Duration::from_secs(480)));
+}
+
+#[test]
+fn server_that_learns_of_its_caller_is_per_caller() {
+    let config = toml(
+        "[servers.a]\nurl = 'https://a.test'\nforward = 'header'\n[servers.b]\nurl = 'https://b.test'\nforward = 'token-exchange'\n\
+         token-exchange = { token-endpoint = 'https://login.test/token', client-id = 'gateway', audience = 'b' }",
+    );
+    assert_eq!(problem_lines(&config), [""; 0]);
+    let specs: Vec<&ServerSpec> = config.roster.servers().collect();
+    let is_per_caller = |spec: &&ServerSpec| spec.sharing == crate::spec::Sharing::PerCaller;
+    assert_eq!(specs.iter().filter(|spec| is_per_caller(spec) && spec.forwards_callers()).count(), 2);
 }

@@ -93,6 +93,8 @@ pub struct CribBuilder {
     observers: Vec<Arc<dyn Observer>>,
     secrets: Option<SecretStoreHandle>,
     max_adhoc_servers: Option<usize>,
+    #[cfg(feature = "http")]
+    pub(super) login_starter: Option<Arc<dyn crate::oauth::LoginStarter>>,
 }
 
 impl std::fmt::Debug for CribBuilder {
@@ -375,6 +377,8 @@ impl CribBuilder {
             approvals: Approvals::new(store.clone()),
         };
         let router = CallRouter::new(registry, catalog, services.clone(), checks, discoverer, self.fallback);
+        #[cfg(feature = "http")]
+        let router = super::logins::with_in_band_logins(router, self.login_starter, &stop_tasks);
         let inner = Arc::new(CribInner {
             router: Arc::new(router),
             suspended: Arc::new(SuspendedCalls::new(store.clone(), self.signing_key, services.tasks.clone())),

@@ -111,7 +111,7 @@ impl Crib {
     /// # Cancel safety
     /// As [`Crib::list`].
     pub async fn start(&self, server: &ServerId) -> Result<(), Error> {
-        self.registered(server)?.start(Era::Session).await
+        self.registered(server)?.start(&Caller::local(), Era::Session).await
     }
 
     /// Like [`Crib::find_for`], but does not wait for restarts: if the name points at a server that was never listed, fails with
@@ -137,7 +137,7 @@ impl Crib {
         let discovery = |entry: &RegisteredServer| {
             let server = entry.spec().id.clone();
             if catalog.is_undiscovered(&server) {
-                let (error, is_pending) = self.router().discovery_error(entry);
+                let (error, is_pending) = self.router().discovery_error(entry, caller);
                 return Discovery { server, tools: Err(error), is_pending, listing_error: None };
             }
             let failure = entry.list_failure(ListKind::Tools);

@@ -120,7 +120,7 @@ impl Crib {
             return Err(self.router().hidden_server_error(caller, server));
         }
         let entry = [self.registered(server)?];
-        self.router().discover_server(server, era).await?;
+        self.router().discover_server(server, caller, era).await?;
         if !kinds.is_empty() {
             // Starts a server again that could not tell its tools, without waiting for it.
             self.router().discoverer.request(caller, era, &entry);

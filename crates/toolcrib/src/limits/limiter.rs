@@ -3,7 +3,7 @@
 //! Usage is reserved before anything is sent, and with a store in memory before anything is awaited. It is committed when
 //! the call is answered or may have reached its server, and released otherwise, also when the call is dropped.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -52,6 +52,8 @@ struct LimiterState {
     in_flight: InFlightLimits,
     /// Callers whose calls matched no limit. The store does not know them, and the status shows them.
     uncounted_callers: BTreeSet<String>,
+    /// Callers that are in groups, by name. The store knows only names, and the status shows the limits of groups.
+    group_members: BTreeMap<String, Caller>,
 }
 
 /// Longest wait for the other calls of the same caller, unless the call has a timeout of its own.
@@ -59,6 +61,9 @@ const MAX_TURN_WAIT: Duration = Duration::from_secs(60);
 
 /// Callers without counted calls that are remembered for the status.
 const MAX_UNCOUNTED_CALLERS: usize = 1000;
+
+/// Members of groups that are remembered for the status.
+const MAX_GROUP_MEMBERS: usize = 1000;
 
 /// A call that was admitted, with the usage reserved for it. Dropping it releases the usage unless the call was
 /// dispatched.
@@ -136,8 +141,8 @@ impl Limiter {
         self.has_limits.store(!limits.is_empty(), Ordering::Release);
         self.limits_results.store(limits.result_bytes.is_some(), Ordering::Release);
         self.limits_identical_calls.store(limits.identical_calls.is_some(), Ordering::Release);
-        self.limits_in_flight.store(!limits.callers_in_flight.is_empty(), Ordering::Release);
-        state.in_flight = state.in_flight.replace(limits.callers_in_flight.clone());
+        state.in_flight = state.in_flight.replace(&limits.callers_in_flight, limits.groups_in_flight.clone());
+        self.limits_in_flight.store(!state.in_flight.is_empty(), Ordering::Release);
         state.result_bytes = limits.result_bytes;
         state.identical_calls = limits.identical_calls;
         let current = Arc::new(CountedLimits::new(limits));
@@ -176,10 +181,9 @@ impl Limiter {
             return false;
         }
         let state = self.lock();
-        let caller = call.caller.as_str();
         state.result_bytes.is_some()
-            || state.in_flight.of_caller(caller).is_some()
-            || !state.limits.all(caller).is_empty()
+            || state.in_flight.has_limit(&call.caller)
+            || !state.limits.all(&call.caller).is_empty()
     }
 
     /// Reserves usage for a call, and waits if a rate limit delays it.
@@ -219,7 +223,7 @@ impl Limiter {
         call: &Call,
         target: &Target,
     ) -> Result<Option<OwnedSemaphorePermit>, Error> {
-        let Some(calls) = self.lock().in_flight.of_caller(call.caller.as_str()) else { return Ok(None) };
+        let Some(calls) = self.lock().in_flight.of_caller(&call.caller) else { return Ok(None) };
         let max_wait = call.timeout.unwrap_or(MAX_TURN_WAIT);
         match timeout(max_wait, calls.acquire()).await {
             Ok(Some(turn)) => Ok(Some(turn)),
@@ -233,7 +237,8 @@ impl Limiter {
         let admitted = AdmittedCall { call, target, digest: self.call_digest(call, target), now };
         let mut state = self.lock();
         state.check_client(admitted)?;
-        let counters = state.limits.matching(call.caller.as_str(), target);
+        state.remember_groups(&call.caller);
+        let counters = state.limits.matching(&call.caller, target);
         let admission = if counters.is_empty() {
             state.remember_uncounted(call.caller.as_str());
             Admission::Admitted { delay: Duration::ZERO, token: ReservationToken::default() }
@@ -285,7 +290,7 @@ impl Limiter {
         let reserved = match admission {
             Admission::Admitted { delay, token } => ReservedUsage { send_at: now + delay, token },
             Admission::Refused(refusal) => {
-                let origin = state.limits.find_origin(call.caller.as_str(), &refusal.counter).cloned();
+                let origin = state.limits.find_origin(&call.caller, &refusal.counter).cloned();
                 return Err(errors::limit_error(&refusal, origin, call, target));
             }
         };
@@ -317,7 +322,7 @@ impl Limiter {
     }
 
     fn release_usage(&self, limits: &CountedLimits, call: &Call, target: &Target, token: ReservationToken) {
-        let counters = limits.matching(call.caller.as_str(), target);
+        let counters = limits.matching(&call.caller, target);
         if !counters.is_empty() {
             let release = UsageRelease { caller: &call.caller, counters, token };
             self.store.release(&release).finish(&self.tasks, drop);
@@ -344,17 +349,17 @@ impl Limiter {
 
     /// Returns the status of every limit of every known caller, ordered by caller. Leaves out what the store cannot tell.
     pub(crate) async fn status(&self) -> Vec<LimitStatus> {
-        let (limits, uncounted) = {
+        let (limits, uncounted, members) = {
             let state = self.lock();
-            (state.limits.clone(), state.uncounted_callers.clone())
+            (state.limits.clone(), state.uncounted_callers.clone(), state.group_members.clone())
         };
         let seen = or_warn(self.store.callers().wait().await);
         let seen = seen.iter().map(Caller::as_str).chain(uncounted.iter().map(String::as_str));
         let names: BTreeSet<&str> = limits.callers().chain(seen).collect();
         let mut all = Vec::new();
         for name in names {
-            let caller = Caller::new(name);
-            let counters = limits.all(name);
+            let caller = members.get(name).cloned().unwrap_or_else(|| Caller::new(name));
+            let counters = limits.all(&caller);
             if counters.is_empty() {
                 continue;
             }
@@ -385,6 +390,17 @@ impl LimiterState {
         let is_full = self.uncounted_callers.len() >= MAX_UNCOUNTED_CALLERS;
         if !is_full && !self.uncounted_callers.contains(caller) {
             self.uncounted_callers.insert(caller.to_owned());
+        }
+    }
+
+    fn remember_groups(&mut self, caller: &Caller) {
+        if caller.groups().is_empty() {
+            return;
+        }
+        let known = self.group_members.get(caller.as_str());
+        let is_full = known.is_none() && self.group_members.len() >= MAX_GROUP_MEMBERS;
+        if !is_full && known.is_none_or(|known| known.groups() != caller.groups()) {
+            self.group_members.insert(caller.as_str().to_owned(), caller.clone());
         }
     }
 

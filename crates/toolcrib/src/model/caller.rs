@@ -1,11 +1,15 @@
 //! The authenticated identity behind a call.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// An authenticated identity, and optionally the profile that restricts it. Callers are equal if their names are.
+use crate::util::maps::collect_map;
+
+/// An authenticated identity with its groups, and optionally the profile that restricts it. Callers are equal if their names
+/// are.
 #[derive(Debug, Clone)]
 pub struct Caller {
     identity: Arc<CallerIdentity>,
@@ -17,6 +21,8 @@ pub struct Caller {
 #[derive(Debug)]
 struct CallerIdentity {
     name: Cow<'static, str>,
+    /// The groups it is in, sorted; absent if there are none.
+    groups: Option<Arc<[String]>>,
     revoked: AtomicBool,
 }
 
@@ -40,8 +46,19 @@ impl Caller {
         Self::with_name(Cow::Owned(name.to_owned()))
     }
 
+    /// Creates a caller without a profile that is in groups. Their order has no meaning.
+    pub fn with_groups(name: &str, groups: impl IntoIterator<Item = String>) -> Self {
+        let groups: BTreeSet<String> = collect_map(groups);
+        let groups = Some(groups).filter(|groups| !groups.is_empty());
+        Self::from_identity(Cow::Owned(name.to_owned()), groups.map(|groups| groups.into_iter().collect()))
+    }
+
     fn with_name(name: Cow<'static, str>) -> Self {
-        let identity = Arc::new(CallerIdentity { name, revoked: AtomicBool::new(false) });
+        Self::from_identity(name, None)
+    }
+
+    fn from_identity(name: Cow<'static, str>, groups: Option<Arc<[String]>>) -> Self {
+        let identity = Arc::new(CallerIdentity { name, groups, revoked: AtomicBool::new(false) });
         Self { identity, profile: None, is_admin: false }
     }
 
@@ -74,6 +91,11 @@ impl Caller {
         &self.identity.name
     }
 
+    /// Returns the groups that the caller is in, sorted.
+    pub fn groups(&self) -> &[String] {
+        self.identity.groups.as_deref().unwrap_or_default()
+    }
+
     /// Returns the name of the profile, if there is one.
     pub fn profile(&self) -> Option<&str> {
         self.profile.as_deref()
@@ -91,6 +113,10 @@ impl Caller {
     /// Returns whether the access was revoked.
     pub fn is_revoked(&self) -> bool {
         self.identity.revoked.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn shared_groups(&self) -> &Option<Arc<[String]>> {
+        &self.identity.groups
     }
 
     pub(crate) fn shared_profile(&self) -> &Option<Arc<str>> {

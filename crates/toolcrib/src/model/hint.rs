@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::model::caller::Caller;
 use crate::spec::ServerId;
 
 /// The next step after an error. Programs put it into words with their own commands; its text here names none.
@@ -68,9 +69,25 @@ pub enum Hint {
         /// The server.
         server: ServerId,
     },
+    /// Log in to a server for one caller, whose login no one else uses.
+    LoginAs {
+        /// The server.
+        server: ServerId,
+        /// The name of the caller.
+        caller: String,
+    },
 }
 
 impl Hint {
+    /// Returns the hint to log in to a server for a caller; the local caller need not be named.
+    pub(crate) fn login_for(server: &ServerId, caller: &Caller) -> Self {
+        let server = server.clone();
+        match *caller == Caller::local() {
+            true => Self::Login { server },
+            false => Self::LoginAs { server, caller: caller.as_str().to_owned() },
+        }
+    }
+
     /// Returns the hint with its text changed by `change`, if it is a text.
     pub(crate) fn map_text(self, change: impl FnOnce(&str) -> String) -> Self {
         match self {
@@ -104,6 +121,7 @@ impl fmt::Display for Hint {
             Self::SetSecret { name } => write!(f, "set the secret `{name}`"),
             Self::CheckSecrets => f.write_str("check the secret store"),
             Self::Login { server } => write!(f, "log in to `{server}`, or set `servers.{server}.headers`"),
+            Self::LoginAs { server, caller } => write!(f, "log in to `{server}` for the caller `{caller}`"),
         }
     }
 }

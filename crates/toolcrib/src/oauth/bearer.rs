@@ -10,19 +10,20 @@ use tokio::io::AsyncReadExt as _;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
+use super::attempt::{expand, run_blocking};
 use super::challenge::Challenge;
 use super::client::{ClientProof, OAuthClient};
 use super::discovery::{ServerAuthorization, discover};
 use super::error::{OAuthError, OAuthErrorKind};
 use super::fetch::{Fetcher, Form};
-use super::login::{expand, run_blocking};
 use super::stored_login::{Logins, StoredLogin};
+use super::token_exchange::ExchangeSource;
 use super::token_request::{TokenEndpoint, Tokens, is_header_safe};
 use crate::model::error::{Error, ErrorKind};
 use crate::model::failure_class::FailureClass;
 use crate::model::hint::Hint;
 use crate::process::environment::inherited_env;
-use crate::secrets::ResolvedSecrets;
+use crate::secrets::{Redactor, ResolvedSecrets};
 use crate::spec::auth::{AuthSpec, Grant};
 use crate::spec::secret::Secret;
 use crate::spec::{HttpSpec, ServerId};
@@ -44,6 +45,8 @@ pub(crate) struct BearerTokens {
     url: Uri,
     source: TokenSource,
     tasks: TaskTracker,
+    /// Removes the tokens from what the server and the authorization server say.
+    redactor: Arc<Redactor>,
     state: Mutex<TokenState>,
     /// Held while a token is loaded, requested or renewed, so that concurrent requests cause one renewal.
     renewing: tokio::sync::Mutex<()>,
@@ -58,6 +61,8 @@ enum TokenSource {
     Client(Box<ClientSource>),
     /// A program that prints a token.
     Command(Vec<String>),
+    /// The token of a caller is exchanged.
+    Exchange(Box<ExchangeSource>),
 }
 
 /// A client that gets tokens for itself.
@@ -120,6 +125,7 @@ impl BearerTokens {
         remote: &HttpSpec,
         url: &Uri,
         secrets: &ResolvedSecrets,
+        redactor: &Arc<Redactor>,
         logins: Option<&Logins>,
         tasks: &TaskTracker,
     ) -> Result<Option<Self>, OAuthError> {
@@ -136,17 +142,41 @@ impl BearerTokens {
             }
             Grant::ClientCredentials | Grant::EnterpriseManaged => {
                 let client = ClientSettings::resolve(auth, secrets)?;
+                let values = [&client.secret, &client.private_key, &client.id_token];
+                values.into_iter().flatten().for_each(|value| redactor.add(value.expose()));
                 Some(TokenSource::Client(Box::new(ClientSource { spec: (**auth).clone(), client })))
             }
         };
-        Ok(source.map(|source| Self {
+        Ok(source.map(|source| Self::with_source(server, url, source, redactor, tasks)))
+    }
+
+    /// Creates the tokens of a server for which tokens of a caller are exchanged.
+    pub(crate) fn exchanged(
+        server: &ServerId,
+        url: &Uri,
+        source: ExchangeSource,
+        redactor: &Arc<Redactor>,
+        tasks: &TaskTracker,
+    ) -> Self {
+        Self::with_source(server, url, TokenSource::Exchange(Box::new(source)), redactor, tasks)
+    }
+
+    fn with_source(
+        server: &ServerId,
+        url: &Uri,
+        source: TokenSource,
+        redactor: &Arc<Redactor>,
+        tasks: &TaskTracker,
+    ) -> Self {
+        Self {
             server: server.clone(),
             url: url.clone(),
             source,
             tasks: tasks.clone(),
+            redactor: redactor.clone(),
             state: Mutex::default(),
             renewing: tokio::sync::Mutex::default(),
-        }))
+        }
     }
 
     /// Returns the token if it is known and valid.
@@ -185,6 +215,7 @@ impl BearerTokens {
             TokenSource::Login(logins) => self.load_login(logins).await,
             TokenSource::Client(source) => self.request_token(source).await.map(Some),
             TokenSource::Command(words) => self.run_command(words).await.map(Some),
+            TokenSource::Exchange(source) => self.exchange_token(source).await.map(Some),
         };
         let fetched = fetched.map_err(|error| self.to_error(&error));
         let mut state = self.state.lock().ignore_poison();
@@ -215,7 +246,8 @@ impl BearerTokens {
             (Some(token), Some(sent)) if token.header == *sent => {
                 let refused = token.token.clone();
                 let missing = challenge.filter(|challenge| challenge.is_insufficient_scope());
-                state.missing_scopes = missing.map(|challenge| challenge.scopes.clone()).unwrap_or_default();
+                let scopes = missing.into_iter().flat_map(|challenge| &challenge.scopes);
+                state.missing_scopes = scopes.map(|scope| self.redactor.redact(scope).into_owned()).collect();
                 state.refused = Some(refused);
                 state.token = None;
                 true
@@ -233,6 +265,7 @@ impl BearerTokens {
         let url = self.url.to_string();
         let login = run_blocking(&self.tasks, logins, &self.server, Logins::load).await?;
         let Some(login) = login.filter(|login| login.server_url == url) else { return Ok(None) };
+        self.hide_tokens(&login);
         let (refused, missing) = {
             let state = self.state.lock().ignore_poison();
             (state.refused.clone(), state.missing_scopes.clone())
@@ -279,10 +312,18 @@ impl BearerTokens {
             run_blocking(&self.tasks, logins, &self.server, save).await?;
         }
         drop(lock);
+        self.hide_tokens(&login);
         if login.is_ended {
             return Err(login_ended("the authorization server has ended the login"));
         }
         BearerToken::new(login.access_token, login.renew_at)
+    }
+
+    /// Adds the tokens of a login to what must not be shown.
+    fn hide_tokens(&self, login: &StoredLogin) {
+        let others = [login.refresh_token.as_ref(), login.client.proof.secret()];
+        let tokens = others.into_iter().flatten().chain([&login.access_token]);
+        tokens.for_each(|token| self.redactor.add(token.expose()));
     }
 
     async fn refresh(&self, login: &StoredLogin, now: SystemTime) -> Result<Tokens, OAuthError> {
@@ -293,7 +334,7 @@ impl BearerTokens {
         let endpoint = TokenEndpoint { fetcher: &fetcher, url: &login.token_endpoint, client: &login.client };
         let form = Form::default()
             .field("grant_type", "refresh_token")
-            .field("refresh_token", refresh_token.expose())
+            .secret("refresh_token", refresh_token.expose())
             .field("resource", &login.resource);
         endpoint.request(form, now).await
     }
@@ -338,7 +379,7 @@ impl BearerTokens {
                 let assertion = client.exchange_id_token(spec, &self.tasks, &discovered, scope).await?;
                 Form::default()
                     .field("grant_type", "urn:ietf:params:oauth:grant-type:jwt-bearer")
-                    .field("assertion", assertion.expose())
+                    .secret("assertion", assertion.expose())
             }
             _ => Form::default()
                 .field("grant_type", "client_credentials")
@@ -346,6 +387,12 @@ impl BearerTokens {
                 .optional("scope", scope),
         };
         let tokens = endpoint.request(form, clock::wall_time()).await?;
+        self.redactor.add(tokens.access_token.expose());
+        BearerToken::new(tokens.access_token, tokens.renew_at)
+    }
+
+    async fn exchange_token(&self, source: &ExchangeSource) -> Result<BearerToken, OAuthError> {
+        let tokens = source.request(&self.url, &self.tasks).await?;
         BearerToken::new(tokens.access_token, tokens.renew_at)
     }
 
@@ -363,17 +410,19 @@ impl BearerTokens {
         if !is_header_safe(token) {
             return Err(failed("its output is not a token".to_owned()));
         }
+        self.redactor.add(token);
         BearerToken::new(Secret::new(token), None)
     }
 
     fn to_error(&self, error: &OAuthError) -> Error {
-        let made = Error::new(ErrorKind::AuthNeeded, format!("`{}`: {error}", self.server))
-            .with_server(&self.server);
-        match error.kind() {
-            OAuthErrorKind::LoginNeeded => made
-                .with_class(FailureClass::NeedsAuth)
-                .with_hint(Hint::Login { server: self.server.clone() }),
-            OAuthErrorKind::Settings => {
+        let text = error.to_string();
+        let message = format!("`{}`: {}", self.server, self.redactor.redact(&text));
+        let made = Error::new(ErrorKind::AuthNeeded, message).with_server(&self.server);
+        match (error.kind(), &self.source) {
+            (OAuthErrorKind::LoginNeeded, TokenSource::Login(logins)) => {
+                made.with_class(FailureClass::NeedsAuth).with_hint(logins.hint(&self.server))
+            }
+            (OAuthErrorKind::Settings, _) => {
                 made.with_hint(Hint::Text(format!("set `servers.{}.auth`", self.server)))
             }
             _ => made,
@@ -395,7 +444,8 @@ async fn print_token(program: &str, args: &[String]) -> Result<String, String> {
         return Ok(stdout);
     }
     let last_line = stderr.trim().lines().last().unwrap_or_default();
-    Err(format!("{status}: {}", super::token_request::shorten(last_line)))
+    let redactor = Redactor::new([stdout.trim()].into_iter());
+    Err(format!("{status}: {}", super::token_request::shorten(&redactor.redact(last_line))))
 }
 
 /// Reads a pipe to its end, or as much as a token may have.
@@ -465,7 +515,7 @@ impl ClientSettings {
             .field("requested_token_type", "urn:ietf:params:oauth:token-type:id-jag")
             .field("audience", &discovered.issuer.issuer)
             .field("resource", &discovered.resource)
-            .field("subject_token", self.id_token.as_ref().map(Secret::expose).unwrap_or_default())
+            .secret("subject_token", self.id_token.as_ref().map(Secret::expose).unwrap_or_default())
             .field("subject_token_type", "urn:ietf:params:oauth:token-type:id_token")
             .optional("scope", scope);
         let answer = endpoint.send(form).await?;

@@ -91,22 +91,24 @@ impl OAuthClient {
         Ok(match &self.proof {
             ClientProof::None => AuthenticatedForm { authorization: None, form: form.field("client_id", id) },
             ClientProof::Post(secret) => {
-                let form = form.field("client_id", id).field("client_secret", secret.expose());
+                let form = form.field("client_id", id).secret("client_secret", secret.expose());
                 AuthenticatedForm { authorization: None, form }
             }
             ClientProof::Basic(secret) => {
                 let pair = format!("{}:{}", percent_encode(id), percent_encode(secret.expose()));
-                let mut value = HeaderValue::from_str(&format!("Basic {}", STANDARD.encode(pair)))
+                let encoded = STANDARD.encode(pair);
+                let mut value = HeaderValue::from_str(&format!("Basic {encoded}"))
                     .map_err(|_| bad_key("the client id or secret cannot be sent"))?;
                 value.set_sensitive(true);
                 // Servers on the official Python SDK look for the id in the form.
-                AuthenticatedForm { authorization: Some(value), form: form.field("client_id", id) }
+                let form = form.field("client_id", id).hide(secret.expose()).hide(&encoded);
+                AuthenticatedForm { authorization: Some(value), form }
             }
             ClientProof::PrivateKey { key, audience } => {
                 let assertion = sign_assertion(id, audience, key)?;
                 let kind = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
                 let form = form.field("client_id", id).field("client_assertion_type", kind);
-                AuthenticatedForm { authorization: None, form: form.field("client_assertion", &assertion) }
+                AuthenticatedForm { authorization: None, form: form.secret("client_assertion", &assertion) }
             }
         })
     }

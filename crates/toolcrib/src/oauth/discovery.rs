@@ -90,7 +90,8 @@ async fn find_resource_metadata(
     Ok(None)
 }
 
-async fn find_issuer(fetcher: &Fetcher, issuer: &str) -> Result<IssuerMetadata, OAuthError> {
+/// Finds the metadata of an issuer.
+pub(crate) async fn find_issuer(fetcher: &Fetcher, issuer: &str) -> Result<IssuerMetadata, OAuthError> {
     let url = fetcher.check_url(issuer)?;
     for url in issuer_metadata_urls(&url) {
         let answer = fetcher.get(&url).await?;

@@ -7,6 +7,8 @@ use std::fmt;
 pub struct OAuthError {
     kind: OAuthErrorKind,
     message: String,
+    /// The error code of the authorization server; empty if it sent none.
+    code: String,
 }
 
 /// The step that failed.
@@ -17,6 +19,8 @@ pub enum OAuthErrorKind {
     NotRequired,
     /// The metadata of the server or of its authorization server is missing, inconsistent or not allowed.
     InvalidMetadata,
+    /// The authorization server does not offer this way to log in.
+    NotOffered,
     /// The authorization server did not register this client.
     Registration,
     /// The redirect does not belong to this login, or has no code.
@@ -27,6 +31,8 @@ pub enum OAuthErrorKind {
     WrongIssuer,
     /// The person or the authorization server refused the login.
     Denied,
+    /// No one logged in while the code was valid.
+    CodeExpired,
     /// The authorization server no longer accepts the code or the refresh token.
     InvalidGrant,
     /// The authorization server refused the request for a token.
@@ -47,11 +53,13 @@ impl OAuthErrorKind {
         match self {
             Self::NotRequired => "login_not_required",
             Self::InvalidMetadata => "invalid_metadata",
+            Self::NotOffered => "not_offered",
             Self::Registration => "registration_failed",
             Self::InvalidRedirect => "invalid_redirect",
             Self::WrongState => "wrong_state",
             Self::WrongIssuer => "wrong_issuer",
             Self::Denied => "login_denied",
+            Self::CodeExpired => "code_expired",
             Self::InvalidGrant => "invalid_grant",
             Self::TokenRefused => "token_refused",
             Self::Unreachable => "unreachable",
@@ -63,9 +71,24 @@ impl OAuthErrorKind {
 }
 
 impl OAuthError {
-    /// Creates an error. The message contains no token and no code.
-    pub(crate) fn new(kind: OAuthErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into() }
+    /// Creates an error. The message must contain no token and no code.
+    pub fn new(kind: OAuthErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), code: String::new() }
+    }
+
+    /// Adds the error code of the authorization server.
+    pub(super) fn with_code(self, code: String) -> Self {
+        Self { code, ..self }
+    }
+
+    /// Returns the error code of the authorization server, or an empty text.
+    pub(super) fn code(&self) -> &str {
+        &self.code
+    }
+
+    #[cfg(feature = "config")]
+    pub(crate) fn invalid_metadata(message: impl Into<String>) -> Self {
+        Self::new(OAuthErrorKind::InvalidMetadata, message)
     }
 
     /// Returns the step that failed.

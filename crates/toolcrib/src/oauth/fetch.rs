@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 use super::error::{OAuthError, OAuthErrorKind};
 use crate::http_client::address_rules::AddressRules;
 use crate::http_client::{Connector, HttpClient, build_client};
+use crate::spec::secret::Secret;
 use crate::util::encoding::percent_encode;
 
 /// Time limit for one request.
@@ -24,7 +25,7 @@ const MAX_BYTES: usize = 256 << 10;
 const MAX_REDIRECTS: usize = 3;
 
 /// Requests documents and tokens for one server.
-pub(super) struct Fetcher {
+pub(crate) struct Fetcher {
     client: HttpClient,
     /// The rules for URLs that metadata names; none for URLs of the config.
     rules: Option<AddressRules>,
@@ -32,10 +33,10 @@ pub(super) struct Fetcher {
 }
 
 /// A response, read to its end.
-pub(super) struct Fetched {
-    pub(super) status: StatusCode,
+pub(crate) struct Fetched {
+    pub(crate) status: StatusCode,
     pub(super) headers: HeaderMap,
-    pub(super) body: Bytes,
+    pub(crate) body: Bytes,
 }
 
 impl Fetched {
@@ -47,12 +48,12 @@ impl Fetched {
 
 impl Fetcher {
     /// Creates a fetcher with the address rules of a server.
-    pub(super) async fn new(server: &Uri, tasks: &TaskTracker) -> Result<Self, OAuthError> {
+    pub(crate) async fn new(server: &Uri, tasks: &TaskTracker) -> Result<Self, OAuthError> {
         Self::with_rules(Some(AddressRules::for_server(&resolve_host(server).await)), tasks).await
     }
 
     /// Creates a fetcher for URLs that the config names.
-    pub(super) async fn unrestricted(tasks: &TaskTracker) -> Result<Self, OAuthError> {
+    pub(crate) async fn unrestricted(tasks: &TaskTracker) -> Result<Self, OAuthError> {
         Self::with_rules(None, tasks).await
     }
 
@@ -72,7 +73,7 @@ impl Fetcher {
     }
 
     /// Requests a document. Redirects are followed where the rules allow their targets.
-    pub(super) async fn get(&self, url: &str) -> Result<Fetched, OAuthError> {
+    pub(crate) async fn get(&self, url: &str) -> Result<Fetched, OAuthError> {
         let mut url = self.check_url(url)?;
         for _ in 0..=MAX_REDIRECTS {
             let fetched = self.send(Method::GET, &url, HeaderMap::new(), Bytes::new()).await?;
@@ -101,7 +102,7 @@ impl Fetcher {
         form: Form,
     ) -> Result<Fetched, OAuthError> {
         let url = self.check_url(url)?;
-        self.post(&url, "application/x-www-form-urlencoded", authorization, form.0.into()).await
+        self.post(&url, "application/x-www-form-urlencoded", authorization, form.encoded.into()).await
     }
 
     /// Sends a JSON body to the server itself, whose URL needs no check.
@@ -199,7 +200,11 @@ async fn resolve_host(url: &Uri) -> Vec<IpAddr> {
 
 /// An encoded form, or the query of a URL.
 #[derive(Default)]
-pub(super) struct Form(pub(super) String);
+pub(super) struct Form {
+    pub(super) encoded: String,
+    /// Values that must not be shown, also if the other party repeats them in an error.
+    pub(super) secrets: Vec<Secret>,
+}
 
 impl Form {
     /// Adds a field.
@@ -216,12 +221,38 @@ impl Form {
         self
     }
 
+    /// Adds a field with a token, a code or another secret.
+    pub(super) fn secret(self, name: &str, value: &str) -> Self {
+        self.field(name, value).hide(value)
+    }
+
+    /// Marks a value as secret that is sent with the form but is not one of its fields.
+    pub(super) fn hide(mut self, value: &str) -> Self {
+        self.secrets.push(Secret::new(value));
+        self
+    }
+
     fn add(&mut self, name: &str, value: &str) {
-        if !self.0.is_empty() {
-            self.0.push('&');
+        if !self.encoded.is_empty() {
+            self.encoded.push('&');
         }
-        self.0.push_str(name);
-        self.0.push('=');
-        self.0.push_str(&percent_encode(value));
+        self.encoded.push_str(name);
+        self.encoded.push('=');
+        self.encoded.push_str(&percent_encode(value));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn endpoint_that_does_not_answer_fails_after_15_seconds() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let fetcher = Fetcher::new(&url.parse().unwrap(), &TaskTracker::new()).await.unwrap();
+        let error = fetcher.get(&url).await.err().unwrap();
+        assert_eq!(error.kind(), OAuthErrorKind::Unreachable);
+        assert!(error.to_string().ends_with("no answer within 15 s"), "{error}");
     }
 }

@@ -23,12 +23,16 @@ impl ResourceMetadata {
 
 /// Metadata of an authorization server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct IssuerMetadata {
+pub(crate) struct IssuerMetadata {
     pub(super) issuer: String,
     pub(super) authorization_endpoint: Option<String>,
     pub(super) token_endpoint: Option<String>,
     pub(super) registration_endpoint: Option<String>,
     pub(super) revocation_endpoint: Option<String>,
+    /// URL of its public keys.
+    pub(crate) jwks_uri: Option<String>,
+    /// Issues device codes (RFC 8628).
+    pub(super) device_endpoint: Option<String>,
     pub(super) scopes_supported: Vec<String>,
     /// Absent if the document does not say, in which case the server may ignore the proof key.
     pub(super) code_challenge_methods: Option<Vec<String>>,
@@ -48,6 +52,8 @@ impl IssuerMetadata {
             token_endpoint: text(document, "token_endpoint"),
             registration_endpoint: text(document, "registration_endpoint"),
             revocation_endpoint: text(document, "revocation_endpoint"),
+            jwks_uri: text(document, "jwks_uri"),
+            device_endpoint: text(document, "device_authorization_endpoint"),
             scopes_supported: texts(document, "scopes_supported"),
             code_challenge_methods: document
                 .get("code_challenge_methods_supported")

@@ -9,8 +9,29 @@ use super::metadata::IssuerMetadata;
 use super::token_request::shorten;
 use crate::spec::secret::Secret;
 
+/// The grant of a login with a device code.
+pub(super) const DEVICE_GRANT: &str = "urn:ietf:params:oauth:grant-type:device_code";
 /// Name that people see when they are asked for their consent.
 const CLIENT_NAME: &str = "toolcrib";
+
+/// The way in which a person logs in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LoginFlow<'a> {
+    /// In a browser that is sent to this URI at the end.
+    Redirect(&'a str),
+    /// In a browser on any machine, with a code (RFC 8628).
+    Device,
+}
+
+impl LoginFlow<'_> {
+    /// Returns where the browser is sent to; an empty text if it is not.
+    pub(super) fn redirect_uri(&self) -> &str {
+        match self {
+            Self::Redirect(uri) => uri,
+            Self::Device => "",
+        }
+    }
+}
 
 /// What is known of the client before the authorization server is asked.
 #[derive(Debug, Default)]
@@ -28,7 +49,7 @@ pub(super) async fn find_client(
     fetcher: &Fetcher,
     issuer: &IssuerMetadata,
     known: KnownClient,
-    redirect_uri: &str,
+    flow: LoginFlow<'_>,
 ) -> Result<OAuthClient, OAuthError> {
     if let Some(id) = known.id {
         let proof = match known.secret {
@@ -44,7 +65,7 @@ pub(super) async fn find_client(
         return Ok(client);
     }
     match &issuer.registration_endpoint {
-        Some(endpoint) => register(fetcher, issuer, endpoint, redirect_uri).await,
+        Some(endpoint) => register(fetcher, issuer, endpoint, flow).await,
         None => {
             let message = format!(
                 "the authorization server `{}` registers no clients; register one there and set `auth.client-id`",
@@ -60,16 +81,23 @@ async fn register(
     fetcher: &Fetcher,
     issuer: &IssuerMetadata,
     endpoint: &str,
-    redirect_uri: &str,
+    flow: LoginFlow<'_>,
 ) -> Result<OAuthClient, OAuthError> {
-    let request = json!({
-        "client_name": CLIENT_NAME,
-        "redirect_uris": [redirect_uri],
-        "grant_types": ["authorization_code", "refresh_token"],
-        "response_types": ["code"],
-        "application_type": "native",
-        "token_endpoint_auth_method": preferred_method(&issuer.auth_methods),
-    });
+    let mut request = match flow {
+        LoginFlow::Redirect(uri) => json!({
+            "redirect_uris": [uri],
+            "grant_types": ["authorization_code", "refresh_token"],
+            "response_types": ["code"],
+        }),
+        LoginFlow::Device => json!({
+            "redirect_uris": [],
+            "grant_types": [DEVICE_GRANT, "refresh_token"],
+            "response_types": [],
+        }),
+    };
+    request["client_name"] = CLIENT_NAME.into();
+    request["application_type"] = "native".into();
+    request["token_endpoint_auth_method"] = preferred_method(&issuer.auth_methods).into();
     let answer = fetcher.post_json(endpoint, &request).await?;
     let document = answer.json().unwrap_or_default();
     let member = |name: &str| document.get(name).and_then(serde_json::Value::as_str);

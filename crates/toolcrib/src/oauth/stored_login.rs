@@ -9,25 +9,34 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
 use super::client::{ClientProof, OAuthClient};
 use super::error::{OAuthError, OAuthErrorKind};
 use super::token_request::Tokens;
+use crate::model::caller::Caller;
+use crate::model::hint::Hint;
 use crate::secrets::SecretStore;
 use crate::spec::ServerId;
 use crate::spec::secret::{Secret, SecretError};
+use crate::util::encoding::to_hex;
 use crate::util::files::{FileMode, ReplaceOptions, create_private_folder, replace_file};
 
 /// Folder of the files that tell about logins, in the state folder.
 const FOLDER: &str = "logins";
 /// Beginning of the names of secrets that hold logins.
 const SECRET_PREFIX: &str = "login/";
+/// Stands between the name of a server and that of a caller. Names of servers do not contain it.
+const CALLER_MARK: char = '@';
 
-/// The logins of a person: a secret store, and a state folder that all processes share.
+/// The logins of a person: a secret store, and a state folder that all processes share. Servers with an instance per caller
+/// have a login per caller as well; see [`Logins::for_caller`].
 #[derive(Clone)]
 pub struct Logins {
     secrets: Arc<dyn SecretStore>,
     folder: PathBuf,
+    /// The caller whose logins these are; those of the local user without it.
+    caller: Option<Caller>,
 }
 
 impl std::fmt::Debug for Logins {
@@ -222,13 +231,37 @@ pub(super) struct LoginLock {
 impl Logins {
     /// Creates the logins in a secret store. `state_dir` is the state folder of the crib.
     pub fn new(secrets: Arc<dyn SecretStore>, state_dir: &Path) -> Self {
-        Self { secrets, folder: state_dir.join(FOLDER) }
+        Self { secrets, folder: state_dir.join(FOLDER), caller: None }
+    }
+
+    /// Returns the logins of one caller. Those of the local caller are the ones without a caller.
+    #[must_use]
+    pub fn for_caller(&self, caller: &Caller) -> Self {
+        let caller = Some(caller).filter(|caller| **caller != Caller::local());
+        Self { caller: caller.cloned(), ..self.clone() }
+    }
+
+    /// Returns the callers that have logins of their own to a server.
+    pub fn callers(&self, server: &ServerId) -> Vec<Caller> {
+        let prefix = format!("{server}{CALLER_MARK}");
+        let files = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let mut callers: Vec<String> = files
+            .filter_map(|file| file.file_name().into_string().ok())
+            .filter(|name| name.starts_with(&prefix) && name.ends_with(".json"))
+            .filter_map(|name| read_json(&self.folder.join(name))?.get("caller")?.as_str().map(str::to_owned))
+            .collect();
+        callers.sort();
+        callers.iter().map(|name| Caller::new(name)).collect()
+    }
+
+    /// Returns the next step for a server that needs a login.
+    pub(crate) fn hint(&self, server: &ServerId) -> Hint {
+        Hint::login_for(server, self.caller.as_ref().unwrap_or(&Caller::local()))
     }
 
     /// Returns what is known of the login to a server, without reading a secret.
     pub fn summary(&self, server: &ServerId) -> Option<LoginSummary> {
-        let text = std::fs::read(self.path(server, "json")).ok()?;
-        LoginSummary::from_json(&serde_json::from_slice(&text).ok()?)
+        LoginSummary::from_json(&read_json(&self.path(server, "json"))?)
     }
 
     /// Returns the port of the redirect URI that the last login to a server used. Some authorization servers accept only
@@ -248,7 +281,7 @@ impl Logins {
         if !self.path(server, "json").exists() {
             return Ok(None); // spares a locked keyring
         }
-        let name = secret_name(server);
+        let name = self.secret_name(server);
         match self.secrets.get(&name) {
             Ok(secret) => {
                 let document = serde_json::from_str(secret.expose()).unwrap_or_default();
@@ -262,7 +295,7 @@ impl Logins {
     /// Checks that a login can be stored, before a person is asked to log in.
     pub(super) fn check_writable(&self, server: &ServerId) -> Result<(), OAuthError> {
         create_private_folder(&self.folder).map_err(store_error)?;
-        let name = format!("{}/check", secret_name(server));
+        let name = format!("{}/check", self.secret_name(server));
         let put = self.secrets.put(&name, &Secret::new("check"));
         put.and_then(|()| self.secrets.delete(&name)).map_err(|error| store_error(error.message(&name)))?;
         Ok(())
@@ -271,7 +304,7 @@ impl Logins {
     /// Stores the login to a server.
     pub(super) fn save(&self, server: &ServerId, login: &StoredLogin) -> Result<(), OAuthError> {
         create_private_folder(&self.folder).map_err(store_error)?;
-        let name = secret_name(server);
+        let name = self.secret_name(server);
         let secret = Secret::new(login.to_json().to_string());
         self.secrets.put(&name, &secret).map_err(|error| store_error(error.message(&name)))?;
         let summary = json!({
@@ -281,6 +314,7 @@ impl Logins {
             "expires_at": login.expires_at.map(to_seconds),
             "is_renewable": login.refresh_token.is_some(),
             "is_ended": login.is_ended,
+            "caller": self.caller.as_ref().map(Caller::as_str),
         });
         let options = ReplaceOptions { mode: FileMode::Private, sync: false };
         replace_file(&self.path(server, "json"), summary.to_string().as_bytes(), options).map_err(store_error)
@@ -289,7 +323,7 @@ impl Logins {
     /// Removes the login to a server and returns whether there was one.
     pub(super) fn remove(&self, server: &ServerId) -> Result<bool, OAuthError> {
         let file = std::fs::remove_file(self.path(server, "json"));
-        let name = secret_name(server);
+        let name = self.secret_name(server);
         let removed = self.secrets.delete(&name).map_err(|error| store_error(error.message(&name)))?;
         Ok(removed || file.is_ok())
     }
@@ -305,10 +339,25 @@ impl Logins {
     }
 
     fn path(&self, server: &ServerId, extension: &str) -> PathBuf {
-        self.folder.join(format!("{server}.{extension}"))
+        self.folder.join(format!("{}.{extension}", self.login_name(server)))
+    }
+
+    fn secret_name(&self, server: &ServerId) -> String {
+        format!("{SECRET_PREFIX}{}", self.login_name(server))
+    }
+
+    /// Returns the name of a login, which is also the name of a file. Callers may have any names, and names of files may
+    /// ignore case, so that the digest of a caller's name is used.
+    fn login_name(&self, server: &ServerId) -> String {
+        match &self.caller {
+            Some(caller) => {
+                format!("{server}{CALLER_MARK}{}", to_hex(&Sha256::digest(caller.as_str())[..16]))
+            }
+            None => server.to_string(),
+        }
     }
 }
 
-fn secret_name(server: &ServerId) -> String {
-    format!("{SECRET_PREFIX}{server}")
+fn read_json(path: &Path) -> Option<Value> {
+    serde_json::from_slice(&std::fs::read(path).ok()?).ok()
 }

@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::client::OAuthClient;
 use super::error::{OAuthError, OAuthErrorKind};
 use super::fetch::{Fetcher, Form};
+use crate::secrets::Redactor;
 use crate::spec::secret::Secret;
 
 /// Longest time before its expiry from which a token is renewed.
@@ -46,17 +47,20 @@ impl TokenEndpoint<'_> {
     /// Sends a form and returns the answer, if it is a success.
     pub(super) async fn send(&self, form: Form) -> Result<Value, OAuthError> {
         let request = self.client.authenticate(form)?;
+        // An authorization server may repeat what it was sent.
+        let redactor = Redactor::new(request.form.secrets.iter().map(Secret::expose));
         let answer = self.fetcher.post_form(self.url, request.authorization, request.form).await?;
         let document = answer.json().unwrap_or_default();
         match answer.status.is_success() {
             true => Ok(document),
-            false => Err(refusal(answer.status.as_u16(), &document)),
+            false => Err(refusal(answer.status.as_u16(), &document, &redactor)),
         }
     }
 }
 
-fn refusal(status: u16, document: &Value) -> OAuthError {
-    let member = |name: &str| document.get(name).and_then(Value::as_str).map(shorten);
+fn refusal(status: u16, document: &Value, redactor: &Redactor) -> OAuthError {
+    let text = |name: &str| document.get(name).and_then(Value::as_str);
+    let member = |name: &str| text(name).map(|text| shorten(&redactor.redact(text)));
     let code = member("error").unwrap_or_default();
     let kind = match code.as_str() {
         "invalid_grant" => OAuthErrorKind::InvalidGrant,
@@ -64,9 +68,9 @@ fn refusal(status: u16, document: &Value) -> OAuthError {
         _ => OAuthErrorKind::TokenRefused,
     };
     let description = member("error_description").map(|text| format!(": {text}")).unwrap_or_default();
-    let code = if code.is_empty() { String::new() } else { format!(" `{code}`") };
-    let message = format!("the authorization server answered HTTP {status}{code}{description}");
-    OAuthError::new(kind, message)
+    let shown_code = if code.is_empty() { String::new() } else { format!(" `{code}`") };
+    let message = format!("the authorization server answered HTTP {status}{shown_code}{description}");
+    OAuthError::new(kind, message).with_code(code)
 }
 
 /// Returns the beginning of a text from another party.
@@ -127,10 +131,15 @@ mod tests {
 
     #[test]
     fn refusal_says_what_the_authorization_server_said() {
-        let error = refusal(400, &json!({"error": "invalid_grant", "error_description": "revoked"}));
+        let redactor = Redactor::new(["refresh-1"].into_iter());
+        let answer = json!({"error": "invalid_grant", "error_description": "refresh-1 is revoked"});
+        let error = refusal(400, &answer, &redactor);
         assert_eq!(error.kind(), OAuthErrorKind::InvalidGrant);
-        assert_eq!(error.to_string(), "the authorization server answered HTTP 400 `invalid_grant`: revoked");
-        assert_eq!(refusal(503, &Value::Null).kind(), OAuthErrorKind::Unreachable);
-        assert_eq!(refusal(400, &Value::Null).kind(), OAuthErrorKind::TokenRefused);
+        assert_eq!(
+            error.to_string(),
+            "the authorization server answered HTTP 400 `invalid_grant`: [secret] is revoked"
+        );
+        assert_eq!(refusal(503, &Value::Null, &redactor).kind(), OAuthErrorKind::Unreachable);
+        assert_eq!(refusal(400, &Value::Null, &redactor).kind(), OAuthErrorKind::TokenRefused);
     }
 }

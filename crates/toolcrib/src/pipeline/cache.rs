@@ -197,7 +197,7 @@ async fn search_later(
     let cache = &router.services.cache;
     if definition.is_none() {
         // If discovery fails, sending the call returns the error.
-        let _ = router.discover_server(&target.server, call.client.era).await;
+        let _ = router.discover_server(&target.server, &call.caller, call.client.era).await;
         let is_configured = spec.tools.is_cacheable(&target.name);
         definition = find_definition(router, spec, target, is_configured).flatten();
     }

@@ -269,17 +269,15 @@ impl DiscoveryShared {
         }
     }
 
-    /// Returns whether a caller that asked for the listing may see the server now. If none may, the discovery is removed,
+    /// Returns the latest caller that asked for the listing and may see the server now. If none may, the discovery is removed,
     /// so that a later request begins another one.
-    fn is_allowed(&self, server: &ServerId) -> bool {
+    fn find_allowed_requester(&self, server: &ServerId) -> Option<Caller> {
         loop {
-            let requesters = match self.lock().get(server) {
-                Some(progress) => progress.requesters.clone(),
-                None => return false,
-            };
+            let requesters = self.lock().get(server)?.requesters.clone();
             // Without the lock, because this may call the embedder's guard.
-            if requesters.iter().any(|caller| self.access.can_see(caller, server)) {
-                return true;
+            let allowed = requesters.iter().rev().find(|caller| self.access.can_see(caller, server));
+            if let Some(caller) = allowed {
+                return Some(caller.clone());
             }
             let mut running = self.lock();
             let has_same_requesters = |progress: &DiscoveryProgress| {
@@ -288,7 +286,7 @@ impl DiscoveryShared {
             };
             if running.get(server).is_some_and(has_same_requesters) {
                 running.remove(server);
-                return false;
+                return None;
             }
         }
     }
@@ -298,9 +296,9 @@ impl DiscoveryShared {
         loop {
             let permit = self.permits.acquire().await.ok();
             let Some(entry) = self.find_unlisted(server) else { return };
-            let end = match self.is_allowed(server) {
-                true => self.attempt(server, &entry, permit).await,
-                false => AttemptEnd::Denied,
+            let end = match self.find_allowed_requester(server) {
+                Some(caller) => self.attempt(server, &entry, &caller, permit).await,
+                None => AttemptEnd::Denied,
             };
             let error = match end {
                 AttemptEnd::Listed => return,
@@ -335,10 +333,11 @@ impl DiscoveryShared {
         &self,
         server: &ServerId,
         entry: &RegisteredServer,
+        caller: &Caller,
         mut permit: Option<SemaphorePermit<'_>>,
     ) -> AttemptEnd {
         let era = self.lock().get(server).map_or(Era::Session, |progress| progress.era);
-        let mut start = std::pin::pin!(entry.discover(era));
+        let mut start = std::pin::pin!(entry.discover(caller, era));
         let mut failure = std::pin::pin!(entry.failure_after(entry.failure_count()));
         let mut counted = std::pin::pin!(sleep(COUNTED_START));
         loop {
@@ -347,7 +346,7 @@ impl DiscoveryShared {
                 listed = &mut start => return listed.map_or_else(AttemptEnd::Failed, |()| AttemptEnd::Listed),
                 error = &mut failure => {
                     self.record_failure(server, error, false);
-                    if !self.is_allowed(server) {
+                    if self.find_allowed_requester(server).is_none() {
                         return AttemptEnd::Denied;
                     }
                     failure.set(entry.failure_after(entry.failure_count()));

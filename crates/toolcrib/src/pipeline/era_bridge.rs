@@ -18,8 +18,8 @@ use crate::call::Call;
 use crate::call::updates::{CallUpdate, ServerRequest};
 use crate::model::error::{Error, ErrorKind};
 use crate::model::outcome::Outcome;
-use crate::pipeline;
 use crate::pipeline::router::CallRouter;
+use crate::pipeline::{self, KeptLease};
 use crate::protocol::era::capabilities::{ClientCapabilities, ELICIT};
 use crate::protocol::era::client::missing_capability_error;
 use crate::protocol::era::handshake;
@@ -99,7 +99,12 @@ fn url_error_to_input_request(outcome: Outcome, capabilities: &ClientCapabilitie
 /// Asks the client while its call waits, and repeats the call with the answers.
 async fn run_in_session(router: &CallRouter, call: &mut Call) -> Result<Outcome, Error> {
     for round in 0..=MAX_ROUNDS {
-        let outcome = pipeline::run(router, call).await?;
+        let outcome = match pipeline::run(router, call).await {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                Box::pin(pipeline::run_after_login(router, call, &mut KeptLease::default(), error)).await?
+            }
+        };
         let ResponsePayload::Result(result) = &outcome.answer else { return Ok(outcome) };
         if outcome.era != Era::Stateless {
             return Ok(outcome);

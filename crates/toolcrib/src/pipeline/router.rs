@@ -22,6 +22,7 @@ use crate::model::caller::Caller;
 use crate::model::denial::Denial;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::event::Decision;
+use crate::model::hint::Hint;
 use crate::model::outcome::Outcome;
 use crate::model::selector::Selector;
 use crate::model::target::Target;
@@ -30,7 +31,7 @@ use crate::pipeline::task_owners::TaskOwners;
 use crate::protocol::list_kind::ListKinds;
 use crate::protocol::versions::Era;
 use crate::registry::{RegisteredServer, Registry, RosterChanges};
-use crate::spec::ServerId;
+use crate::spec::{ServerId, ServerSpec};
 use crate::supervisor::SupervisorServices;
 use crate::util::panics;
 use crate::util::tasks::SpawnBoxed as _;
@@ -55,6 +56,9 @@ pub(crate) struct CallRouter {
     pub(crate) discoverer: Discoverer,
     /// Runs tools that no server offers.
     fallback: Option<Arc<dyn ToolExecutor>>,
+    /// Asks clients for logins.
+    #[cfg(feature = "http")]
+    pub(crate) in_band_logins: Option<super::in_band_login::InBandLogins>,
 }
 
 /// The checks that a call must pass before it is sent.
@@ -82,6 +86,8 @@ impl CallRouter {
             task_owners: TaskOwners::default(),
             approvals: checks.approvals,
             argument_schemas: ArgumentSchemas::default(),
+            #[cfg(feature = "http")]
+            in_band_logins: None,
             discoverer,
             fallback,
         }
@@ -189,7 +195,7 @@ impl CallRouter {
         let can_see = |server: &ServerId| self.visible_catalogs.can_see(caller, server);
         if let Some(server) = catalog.undiscovered_by_prefix(selector.name()).filter(|server| can_see(server))
         {
-            let discovered = self.discover_server(server, era).await;
+            let discovered = self.discover_server(server, caller, era).await;
             return self.callable_catalog(caller).find(selector).map_err(|error| match discovered {
                 Err(failure) => failure,
                 Ok(()) => error,
@@ -253,7 +259,7 @@ impl CallRouter {
             && policy.can_see(&call.caller, &target.server)
             && !policy.is_unrestricted(&call.caller, &target.server)
         {
-            self.discover_server(&target.server, call.client.era).await?;
+            self.discover_server(&target.server, &call.caller, call.client.era).await?;
             visible = self.adhoc_catalog(policy, &call.caller, &target.server);
         }
         if policy.can_see(&call.caller, &target.server)
@@ -261,7 +267,7 @@ impl CallRouter {
             && visible.is_undiscovered(&target.server)
         {
             // The rules need the server's listing.
-            self.discover_server(&target.server, call.client.era).await?;
+            self.discover_server(&target.server, &call.caller, call.client.era).await?;
             visible = by_rules();
         }
         let find_tool =
@@ -447,21 +453,28 @@ impl CallRouter {
         let _ = timeout(limit + REPORT_GRACE, settled).await;
     }
 
-    /// Returns the error of a server that is not in the catalog, and whether it may still be listed.
-    pub(crate) fn discovery_error(&self, entry: &RegisteredServer) -> (Error, bool) {
+    /// Returns the error of a server that is not in the catalog of a caller, and whether it may still be listed.
+    pub(crate) fn discovery_error(&self, entry: &RegisteredServer, caller: &Caller) -> (Error, bool) {
         match self.discoverer.state(entry) {
-            DiscoveryState::Restarting(error) | DiscoveryState::Failed(error) => (error, false),
+            DiscoveryState::Restarting(error) | DiscoveryState::Failed(error) => {
+                (with_login_of(error, entry.spec(), caller), false)
+            }
             DiscoveryState::Pending => (still_starting_error(&entry.spec().id), true),
         }
     }
 
     /// Lists one server that was never listed, or its replacement if the roster changes in the meantime. Waits as long as
     /// its start may take.
-    pub(crate) async fn discover_server(&self, server: &ServerId, era: Era) -> Result<(), Error> {
+    pub(crate) async fn discover_server(
+        &self,
+        server: &ServerId,
+        caller: &Caller,
+        era: Era,
+    ) -> Result<(), Error> {
         loop {
             let Some(Ok(entry)) = self.registry.get(server) else { return Ok(()) };
             if entry.listing().is_none() {
-                match self.start_and_list(&entry, era).await {
+                match self.start_and_list(&entry, caller, era).await {
                     Ok(()) => {}
                     Err(failure)
                         if failure.kind() == ErrorKind::ShuttingDown && self.registry.is_replaced(&entry) =>
@@ -479,9 +492,10 @@ impl CallRouter {
     }
 
     /// Starts a server in a task of its own, which continues if the caller does not wait.
-    async fn start_and_list(&self, entry: &RegisteredServer, era: Era) -> Result<(), Error> {
+    async fn start_and_list(&self, entry: &RegisteredServer, caller: &Caller, era: Era) -> Result<(), Error> {
         let server = entry.clone();
-        let start = self.services.tasks.spawn_boxed(async move { server.discover(era).await });
+        let caller = caller.clone();
+        let start = self.services.tasks.spawn_boxed(async move { server.discover(&caller, era).await });
         let limit = entry.spec().lifecycle.start_timeout + REPORT_GRACE;
         match timeout(limit, start).await {
             Ok(Ok(listed)) => listed,
@@ -510,6 +524,15 @@ impl CallRouter {
         };
         // An error means that the crib is being dropped.
         let _ = catalog.wait_for(is_current).await;
+    }
+}
+
+/// Returns the error of a server for which another caller may have asked, with the next step of this caller.
+fn with_login_of(error: Error, spec: &ServerSpec, caller: &Caller) -> Error {
+    let names_login = matches!(error.own_hint(), Some(Hint::Login { .. } | Hint::LoginAs { .. }));
+    match names_login && spec.has_login_per_caller() {
+        true => error.with_hint(Hint::login_for(&spec.id, caller)),
+        false => error,
     }
 }
 

@@ -250,7 +250,10 @@ impl SuspendedCalls {
     ) -> Result<Outcome, Error> {
         // The public name in the parameters is replaced when they are sent.
         let original = OriginalRequest::new(call);
-        let outcome = pipeline::run_keeping_lease(router, call, &mut kept).await?;
+        let outcome = match pipeline::run_keeping_lease(router, call, &mut kept).await {
+            Ok(outcome) => outcome,
+            Err(error) => Box::pin(pipeline::run_after_login(router, call, &mut kept, error)).await?,
+        };
         match kept.into_inner() {
             Some(lease) => Ok(self.keep_instance(lease, call, original, outcome)),
             None => Ok(outcome),

@@ -174,9 +174,14 @@ impl Instances {
         &self.records.start_gate
     }
 
-    /// Starts a temporary instance to find out what the server lists, in this era if it speaks both.
-    pub(crate) async fn discover(self: &Arc<Self>, era: Era) -> Result<(), Error> {
+    /// Starts a temporary instance to find out what the server lists, in this era if it speaks both. A server to which callers
+    /// log in has no such instance: the one of the caller that asks is started.
+    pub(crate) async fn discover(self: &Arc<Self>, caller: &Caller, era: Era) -> Result<(), Error> {
         let owner = |key| InstanceOwner { key, ..InstanceOwner::default() };
+        if self.lock().spec.has_login_per_caller() {
+            let owner = |key| InstanceOwner { caller: Some(caller.clone()), ..owner(key) };
+            return self.lease_in_era(InstanceKey::Caller(caller.clone()), era, owner).await.map(drop);
+        }
         drop(self.lease_in_era(InstanceKey::Discovery, era, owner).await?);
         self.drain_matching(is_discovery);
         Ok(())

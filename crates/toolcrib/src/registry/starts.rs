@@ -1,24 +1,26 @@
 //! Starts of a registered server, and their failures.
 
 use super::{RegisteredServer, disabled_error};
+use crate::model::caller::Caller;
 use crate::model::error::Error;
+use crate::model::instance_key::InstanceKey;
 use crate::protocol::versions::Era;
 
 impl RegisteredServer {
-    /// Starts the server to find out what it lists, in this era if it speaks both. Waits for a restart if that is
+    /// Starts the server to find out what it lists for a caller, in this era if it speaks both. Waits for a restart if that is
     /// worthwhile.
-    pub(crate) async fn discover(&self, era: Era) -> Result<(), Error> {
+    pub(crate) async fn discover(&self, caller: &Caller, era: Era) -> Result<(), Error> {
         match self {
             Self::Shared(server) => server.lease(era).await.map(drop),
-            Self::PerKey { instances, .. } => instances.discover(era).await,
+            Self::PerKey { instances, .. } => instances.discover(caller, era).await,
             Self::Disabled(spec) => Err(disabled_error(&spec.id)),
         }
     }
 
     /// Starts the server unless it runs, in this era if it speaks both. Fails with the first failed start, and does not wait
     /// for a restart.
-    pub(crate) async fn start(&self, era: Era) -> Result<(), Error> {
-        self.or_first_failure(self.discover(era)).await
+    pub(crate) async fn start(&self, caller: &Caller, era: Era) -> Result<(), Error> {
+        self.or_first_failure(self.discover(caller, era)).await
     }
 
     /// Runs `work` until the server fails to start.
@@ -59,6 +61,18 @@ impl RegisteredServer {
             }
         };
         self.or_first_failure(restart).await
+    }
+
+    /// Lets the next call of a caller connect again, with new credentials.
+    pub(crate) async fn reconnect(&self, caller: &Caller) -> Result<(), Error> {
+        match self {
+            Self::PerKey { instances, .. } if self.spec().has_login_per_caller() => {
+                let key = InstanceKey::Caller(caller.clone());
+                instances.drain_matching(|instance| *instance.without_era() == key);
+                Ok(())
+            }
+            _ => self.restart().await,
+        }
     }
 
     pub(crate) async fn stop(&self) -> Result<(), Error> {

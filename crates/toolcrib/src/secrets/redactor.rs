@@ -1,13 +1,16 @@
 //! Removes the secrets of one connection from messages, logs and errors. Results of calls pass unchanged.
 
 use std::borrow::Cow;
+use std::collections::VecDeque;
 use std::fmt;
+use std::sync::RwLock;
 
 use bytes::Bytes;
 use serde_json::{Map, Value};
 use zeroize::Zeroizing;
 
 use crate::util::encoding;
+use crate::util::locks::IgnorePoison as _;
 
 /// The replacement of a secret.
 const PLACEHOLDER: &str = "[secret]";
@@ -18,10 +21,23 @@ const MIN_LENGTH: usize = 4;
 /// Lines of a multi-line secret are redacted from this length on.
 const MIN_LINE_LENGTH: usize = 16;
 
+/// Values that are added later and kept; the oldest ones are forgotten, such as tokens that were replaced long ago.
+#[cfg(feature = "http")]
+const MAX_ADDED: usize = 32;
+
 /// Replaces values, as they are and in common encodings.
 #[derive(Default)]
 pub(crate) struct Redactor {
-    /// The encoded values, longest first, so that a short value does not leave a part of a longer one.
+    values: RwLock<RedactedValues>,
+}
+
+#[derive(Default)]
+struct RedactedValues {
+    /// The values of the beginning, encoded.
+    fixed: Vec<Zeroizing<String>>,
+    /// Values that were added later.
+    added: VecDeque<Zeroizing<String>>,
+    /// All encoded values, longest first, so that a short value does not leave a part of a longer one.
     forms: Vec<Zeroizing<String>>,
 }
 
@@ -33,29 +49,31 @@ impl fmt::Debug for Redactor {
 
 impl Redactor {
     /// Creates a redactor for values.
-    pub(super) fn new<'a>(values: impl Iterator<Item = &'a str>) -> Self {
-        let mut forms: Vec<Zeroizing<String>> = Vec::new();
-        for value in values.flat_map(|value| [value, value.trim()]) {
-            let lines = value.lines().map(str::trim).filter(|line| line.len() >= MIN_LINE_LENGTH);
-            let whole = std::iter::once(value).chain(lines).map(str::to_owned);
-            let escaped = value.escape_default().to_string();
-            let encoded = [
-                escaped,
-                encoding::percent_encode(value),
-                encoding::to_base64(whole_groups(value)),
-                encoding::to_base64_url(whole_groups(value)),
-            ];
-            forms.extend(whole.chain(encoded).filter(|form| form.len() >= MIN_LENGTH).map(Zeroizing::new));
+    pub(crate) fn new<'a>(values: impl Iterator<Item = &'a str>) -> Self {
+        let mut values =
+            RedactedValues { fixed: values.flat_map(encode).collect(), ..RedactedValues::default() };
+        values.sort_forms();
+        Self { values: RwLock::new(values) }
+    }
+
+    /// Adds a value that became known later, such as a token.
+    #[cfg(feature = "http")]
+    pub(crate) fn add(&self, value: &str) {
+        let mut values = self.values.write().ignore_poison();
+        if values.added.iter().any(|added| added.as_str() == value) {
+            return;
         }
-        forms.sort_by(|first, second| second.len().cmp(&first.len()).then_with(|| first.cmp(second)));
-        forms.dedup();
-        Self { forms }
+        if values.added.len() == MAX_ADDED {
+            values.added.pop_front();
+        }
+        values.added.push_back(Zeroizing::new(value.to_owned()));
+        values.sort_forms();
     }
 
     /// Returns the text with all values replaced.
     pub(crate) fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let mut redacted = Cow::Borrowed(text);
-        for form in &self.forms {
+        for form in &self.values.read().ignore_poison().forms {
             if redacted.contains(form.as_str()) {
                 redacted = Cow::Owned(redacted.replace(form.as_str(), PLACEHOLDER));
             }
@@ -70,7 +88,8 @@ impl Redactor {
             let ends = form.char_indices().map(|(at, _)| at).skip(1);
             ends.filter(|end| redacted.ends_with(&form[..*end])).max()
         };
-        match self.forms.iter().filter_map(|form| prefix_length(form)).max() {
+        let values = self.values.read().ignore_poison();
+        match values.forms.iter().filter_map(|form| prefix_length(form)).max() {
             Some(length) => Cow::Owned(format!("{}{PLACEHOLDER}", &redacted[..redacted.len() - length])),
             None => redacted,
         }
@@ -78,7 +97,7 @@ impl Redactor {
 
     /// Returns JSON with the values replaced in all its texts, or unchanged if there are none in it.
     pub(crate) fn redact_json(&self, json: Bytes) -> Bytes {
-        if self.forms.is_empty() {
+        if self.is_empty() {
             return json;
         }
         match serde_json::from_slice(&json) {
@@ -123,11 +142,42 @@ impl Redactor {
 
     /// Like [`Redactor::redact`], for bytes; they are returned unchanged if there are no values.
     pub(crate) fn redact_bytes<'a>(&self, bytes: &'a [u8]) -> Cow<'a, [u8]> {
-        if self.forms.is_empty() {
+        if self.is_empty() {
             return Cow::Borrowed(bytes);
         }
         Cow::Owned(self.redact(&String::from_utf8_lossy(bytes)).into_owned().into_bytes())
     }
+
+    fn is_empty(&self) -> bool {
+        self.values.read().ignore_poison().forms.is_empty()
+    }
+}
+
+impl RedactedValues {
+    fn sort_forms(&mut self) {
+        let added = self.added.iter().flat_map(|value| encode(value));
+        self.forms = self.fixed.iter().cloned().chain(added).collect();
+        self.forms.sort_by(|first, second| second.len().cmp(&first.len()).then_with(|| first.cmp(second)));
+        self.forms.dedup();
+    }
+}
+
+/// Returns the forms of a value in which it may occur in a text.
+fn encode(value: &str) -> Vec<Zeroizing<String>> {
+    let mut forms: Vec<Zeroizing<String>> = Vec::new();
+    for value in [value, value.trim()] {
+        let lines = value.lines().map(str::trim).filter(|line| line.len() >= MIN_LINE_LENGTH);
+        let whole = std::iter::once(value).chain(lines).map(str::to_owned);
+        let escaped = value.escape_default().to_string();
+        let encoded = [
+            escaped,
+            encoding::percent_encode(value),
+            encoding::to_base64(whole_groups(value)),
+            encoding::to_base64_url(whole_groups(value)),
+        ];
+        forms.extend(whole.chain(encoded).filter(|form| form.len() >= MIN_LENGTH).map(Zeroizing::new));
+    }
+    forms
 }
 
 /// Returns the whole groups of three bytes, which base64 encodes independently. The digits of the rest depend on the bytes
@@ -193,6 +243,16 @@ mod tests {
             "the token is [secret] and [secret]"
         );
         assert_eq!(redactor.redact_truncated("all is well"), "all is well");
+    }
+
+    #[cfg(feature = "http")]
+    #[test]
+    fn added_values_are_redacted_and_old_ones_are_forgotten() {
+        let redactor = redactor(&["fixed-secret"]);
+        (0..=MAX_ADDED).for_each(|number| redactor.add(&format!("token-<{number}>")));
+        redactor.add("token-<1>");
+        assert_eq!(redactor.redact("fixed-secret token-<1> token-%3C32%3E"), "[secret] [secret] [secret]");
+        assert_eq!(redactor.redact("token-<0>"), "token-<0>", "replaced 32 times");
     }
 
     #[test]

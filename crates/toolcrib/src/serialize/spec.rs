@@ -16,9 +16,9 @@ use crate::protocol::versions::{Era, Revision};
 use crate::spec::auth::{AuthSpec, Grant, IdentityProvider};
 use crate::spec::template::{TemplatePiece, TemplateText};
 use crate::spec::{
-    BackoffSpec, BreakerSpec, CommandSpec, Endpoint, EraChoice, HttpSpec, KeepAlive, Lifecycle, MemoryLimits,
-    NamePattern, Pinning, Restarts, ServerCard, ServerId, ServerLimits, ServerSpec, Sharing, StartPolicy,
-    ToolsSpec, TransportKind, Trust,
+    BackoffSpec, BreakerSpec, CommandSpec, Endpoint, EraChoice, Forward, HttpSpec, KeepAlive, Lifecycle,
+    MemoryLimits, NamePattern, Pinning, Restarts, ServerCard, ServerId, ServerLimits, ServerSpec, Sharing,
+    StartPolicy, TokenExchange, ToolsSpec, TransportKind, Trust,
 };
 
 serialize_as! {
@@ -30,6 +30,8 @@ serialize_as! {
     AuthSpec => AuthSpecForm,
     Grant => GrantForm,
     IdentityProvider => IdentityProviderForm,
+    Forward => ForwardForm,
+    TokenExchange => TokenExchangeForm,
     Lifecycle => LifecycleForm,
     StartPolicy => StartPolicyForm,
     Restarts => RestartsForm,
@@ -145,6 +147,30 @@ struct HttpSpecForm {
     transport: TransportKind,
     #[serde(default)]
     auth: Box<AuthSpec>,
+    #[serde(default, skip_serializing_if = "is_nothing")]
+    forward: Forward,
+}
+
+fn is_nothing(forward: &Forward) -> bool {
+    *forward == Forward::Nothing
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Forward", rename_all = "kebab-case")]
+enum ForwardForm {
+    Nothing,
+    Header(String),
+    TokenExchange(Box<TokenExchange>),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "TokenExchange", deny_unknown_fields)]
+struct TokenExchangeForm {
+    token_endpoint: String,
+    audience: Option<String>,
+    client_id: TemplateText,
+    client_secret: Option<TemplateText>,
+    scopes: Vec<String>,
 }
 
 #[derive(Serialize, Deserialize)]

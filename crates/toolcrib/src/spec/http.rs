@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::spec::auth::AuthSpec;
+use crate::spec::auth::{AuthSpec, Grant};
+use crate::spec::forward::Forward;
 use crate::spec::template::TemplateText;
 
 /// URL, headers and transport of a remote server.
@@ -18,6 +19,8 @@ pub struct HttpSpec {
     pub transport: TransportKind,
     /// How tokens are obtained. Not used if `headers` has `Authorization`.
     pub auth: Box<AuthSpec>,
+    /// What the server learns about the caller.
+    pub forward: Forward,
 }
 
 /// Hides header values and the query of the URL, because they may contain secrets.
@@ -65,6 +68,7 @@ impl HttpSpec {
             headers: BTreeMap::new(),
             transport: TransportKind::Auto,
             auth: Box::default(),
+            forward: Forward::default(),
         }
     }
 
@@ -88,6 +92,11 @@ impl HttpSpec {
         self.headers.keys().any(|name| name.eq_ignore_ascii_case("authorization"))
     }
 
+    /// Returns whether a person logs in to the server, if it asks for that.
+    pub fn uses_login(&self) -> bool {
+        self.auth.grant == Grant::AuthorizationCode && !self.has_authorization()
+    }
+
     /// Passes every part to `add`, with references as written.
     pub(super) fn digest(&self, mut add: impl FnMut(&str)) {
         add(self.transport.as_str());
@@ -97,6 +106,7 @@ impl HttpSpec {
             add(value.source());
         });
         self.auth.digest(&mut add);
+        self.forward.digest(&mut add);
     }
 }
 

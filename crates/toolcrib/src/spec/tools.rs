@@ -125,6 +125,30 @@ impl NamePattern {
         }
         rest.ends_with(&after[end + 1..])
     }
+
+    /// Returns whether some name matches both patterns.
+    pub(crate) fn overlaps(&self, other: &Self) -> bool {
+        let own = self.0.as_bytes();
+        let other = other.0.as_bytes();
+        // Whether the ends of both patterns overlap: for each end of `other`, with the end of `own` one byte shorter, and then
+        // with the current one.
+        let mut shorter = vec![false; other.len() + 1];
+        let is_stars = |pattern: &[u8]| pattern.iter().all(|byte| *byte == b'*');
+        for (end, overlaps) in shorter.iter_mut().enumerate() {
+            *overlaps = is_stars(&other[end..]);
+        }
+        for start in (0..own.len()).rev() {
+            let mut current = vec![is_stars(&own[start..]); other.len() + 1];
+            for end in (0..other.len()).rev() {
+                current[end] = match (own[start], other[end]) {
+                    (b'*', _) | (_, b'*') => shorter[end] || current[end + 1],
+                    (one, two) => one == two && shorter[end + 1],
+                };
+            }
+            shorter = current;
+        }
+        shorter[0]
+    }
 }
 
 #[cfg(test)]

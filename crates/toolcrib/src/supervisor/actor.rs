@@ -225,6 +225,8 @@ impl Actor {
             declaration: self.services.declaration.clone(),
             secrets: self.services.secrets.clone(),
             #[cfg(feature = "http")]
+            known_callers: self.services.known_callers.clone(),
+            #[cfg(feature = "http")]
             logins: self.services.logins.clone(),
             published_card: Some(self.cards.published().clone()),
         }

@@ -136,8 +136,11 @@ impl Lease {
         let outcome = self.server.connection.call(call, tool, began).await;
         self.in_flight_since = None;
         let ended = Instant::now();
-        call.trace.record(|facts| facts.end_attempt(ended));
         let is_error = outcome.as_ref().map_or(true, Outcome::is_error);
+        call.trace.record(|facts| {
+            facts.end_attempt(ended);
+            facts.is_error = Some(is_error);
+        });
         self.server.metrics.record_call(ended - began, is_error);
         match outcome {
             Ok(outcome) => {

@@ -21,7 +21,7 @@ use crate::observer::Observers;
 use crate::observer::event_channel::EventChannel;
 use crate::observer::log_sink::LogSink;
 use crate::process::Spawner;
-use crate::secrets::SecretStoreHandle;
+use crate::secrets::{KnownCallers, SecretStoreHandle};
 use crate::spec::{Pinning, ServerId, ServerSpec};
 use crate::util::change_counter::ChangeCounter;
 use crate::util::clock::SuspendClock;
@@ -66,6 +66,8 @@ pub(crate) struct SupervisorServices {
     pub(crate) declaration: Arc<ClientDeclaration>,
     /// Resolves secrets.
     pub(crate) secrets: Option<SecretStoreHandle>,
+    /// The tokens with which callers authenticate.
+    pub(crate) known_callers: KnownCallers,
     /// The logins to remote servers.
     #[cfg(feature = "http")]
     pub(crate) logins: Option<crate::oauth::Logins>,
@@ -173,6 +175,7 @@ impl Default for SupervisorServices {
             access: Arc::default(),
             declaration: Arc::default(),
             secrets: None,
+            known_callers: KnownCallers::default(),
             #[cfg(feature = "http")]
             logins: None,
         }

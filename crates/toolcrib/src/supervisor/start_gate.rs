@@ -163,6 +163,15 @@ impl StartGate {
         self.changed.notify_waiters();
     }
 
+    /// Records a failure that concerns only one instance. The others may start.
+    pub(super) fn record_own_failure(&self, error: Error) {
+        let mut state = self.lock();
+        state.start_failures.count += 1;
+        state.start_failures.last = Some(error);
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
     /// Replaces the settings and keeps the restarts that were spent.
     pub(crate) fn apply_lifecycle(&self, lifecycle: &Lifecycle) {
         self.lock().budget.set_limits(lifecycle.restarts.clone(), lifecycle.backoff.clone());

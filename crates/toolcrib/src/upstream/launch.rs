@@ -110,6 +110,9 @@ pub(crate) struct LaunchContext {
     /// The client that servers see.
     pub(crate) declaration: Arc<ClientDeclaration>,
     pub(crate) secrets: Option<SecretStoreHandle>,
+    /// The tokens with which callers authenticate.
+    #[cfg(feature = "http")]
+    pub(crate) known_callers: crate::secrets::KnownCallers,
     /// The logins to remote servers.
     #[cfg(feature = "http")]
     pub(crate) logins: Option<crate::oauth::Logins>,

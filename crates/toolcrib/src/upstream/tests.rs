@@ -76,6 +76,7 @@ fn launch_context(secrets: Option<SecretStoreHandle>) -> LaunchContext {
         owner: Arc::default(),
         declaration: Arc::default(),
         secrets,
+        known_callers: crate::secrets::KnownCallers::default(),
         #[cfg(feature = "http")]
         logins: None,
         published_card: None,

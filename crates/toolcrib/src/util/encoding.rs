@@ -5,13 +5,16 @@ use std::borrow::Cow;
 use base64::Engine as _;
 use base64::alphabet;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, URL_SAFE};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC};
+use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC};
 use subtle::ConstantTimeEq as _;
 
 const HEX_DIGITS: &[u8; 16] = b"0123456789abcdef";
 
 /// Characters that are encoded in a URL: all but the unreserved ones of RFC 3986.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+
+/// Characters that are encoded in a header.
+const NOT_IN_HEADER: &AsciiSet = &CONTROLS.add(b'%').add(b',');
 
 /// Standard alphabet. Padding is required; unused bits in the last digit are ignored.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
@@ -52,6 +55,12 @@ fn hex_value(digit: u8) -> Option<u8> {
 /// Percent-encodes a text as one path segment or query value of a URL.
 pub fn percent_encode(text: &str) -> String {
     percent_encoding::utf8_percent_encode(text, RESERVED).to_string()
+}
+
+/// Percent-encodes what cannot be sent in a header, and `%` and `,`.
+#[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only remote servers get headers"))]
+pub(crate) fn encode_header(text: &str) -> String {
+    percent_encoding::utf8_percent_encode(text, NOT_IN_HEADER).to_string()
 }
 
 /// Decodes percent-encoding. A `%` without two digits is kept. Returns `None` if the result is not UTF-8.

@@ -77,6 +77,37 @@ pub fn format_timestamp(at: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", since.subsec_millis())
 }
 
+/// Parses a timestamp in UTC: a date, optionally with a time to the minute, second or millisecond.
+pub fn parse_timestamp(text: &str) -> Option<SystemTime> {
+    const FORM: &str = "0000-00-00T00:00:00.000";
+    let text = text.strip_suffix('Z').unwrap_or(text).replace(' ', "T");
+    let fits = |(given, form): (char, char)| match form {
+        '0' => given.is_ascii_digit(),
+        _ => given == form,
+    };
+    let is_valid = [10, 16, 19, FORM.len()].contains(&text.len()) && text.chars().zip(FORM.chars()).all(fits);
+    if !is_valid {
+        return None;
+    }
+    let number = |start: usize, len: usize| match text.get(start..start + len) {
+        Some(digits) => digits.parse().ok(),
+        None => Some(0_u64),
+    };
+    let year = number(0, 4)?;
+    let month = number(5, 2).filter(|month| (1..=12).contains(month))?;
+    let day = number(8, 2).filter(|day| (1..=31).contains(day))?;
+    let hour = number(11, 2).filter(|hour| *hour < 24)?;
+    let minute = number(14, 2).filter(|minute| *minute < 60)?;
+    let second = number(17, 2).filter(|second| *second < 60)?;
+    // Years start in March here too.
+    let year = if month <= 2 { year.checked_sub(1)? } else { year };
+    let month_from_march = (month + 9) % 12;
+    let day_of_year = (153 * month_from_march + 2) / 5 + day - 1;
+    let days = year * 365 + year / 4 - year / 100 + year / 400 + day_of_year;
+    let seconds = days.checked_sub(719_468)? * 86_400 + hour * 3600 + minute * 60 + second;
+    Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds) + Duration::from_millis(number(20, 3)?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -19,6 +19,7 @@ mod embedder_panics;
 #[path = "../../src/supervisor/actor/fake.rs"]
 #[expect(dead_code, reason = "the rest is used by the unit tests of connections")]
 mod fake;
+mod forwarding;
 mod guard;
 mod hung_servers;
 mod in_process_servers;

@@ -1,6 +1,9 @@
 //! Logins to remote servers: stored, renewed once for all callers, never used twice, never sent elsewhere.
 
 mod authorization_server;
+mod callers;
+mod in_band;
+mod redaction;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,10 +13,13 @@ use std::time::Duration;
 use hyper::Uri;
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use toolcrib::oauth::{Login, LoginRequest, LoginState, LoginSummary, Logins, OAuthError, OAuthErrorKind};
+use toolcrib::oauth::{
+    DeviceLogin, Login, LoginRequest, LoginState, LoginSummary, Logins, OAuthError, OAuthErrorKind,
+};
 use toolcrib::spec::HttpSpec;
 use toolcrib::{
-    Call, Crib, Error, ErrorKind, Hint, Outcome, Secret, SecretError, SecretStore, ServerId, ServerSpec,
+    Call, Crib, CribBuilder, Error, ErrorKind, Hint, Outcome, Secret, SecretError, SecretStore, ServerId,
+    ServerSpec,
 };
 
 use authorization_server::AuthorizationServer;
@@ -58,10 +64,12 @@ impl Machine {
         Logins::new(Arc::new(self.secrets.clone()), self.state_dir())
     }
 
+    fn builder(&self, url: &str) -> CribBuilder {
+        Crib::builder().server(spec(url)).secrets(self.secrets.clone()).state_dir(self.state_dir())
+    }
+
     fn crib(&self, url: &str) -> Crib {
-        let crib =
-            Crib::builder().server(spec(url)).secrets(self.secrets.clone()).state_dir(self.state_dir());
-        crib.build().unwrap()
+        self.builder(url).build().unwrap()
     }
 
     async fn start_login(&self, url: &str) -> Result<Login, OAuthError> {
@@ -244,15 +252,57 @@ async fn metadata_that_cannot_be_trusted_is_refused() {
         (json!({"authorization_endpoint": "javascript:alert(1)"}), "it must start with"),
         (json!({"registration_endpoint": "http://10.0.0.1/register"}), "not public"),
         (json!({"registration_endpoint": "https://169.254.169.254/register"}), "not public"),
-        (json!({"padding": "x".repeat(300 << 10)}), "larger than"),
+        (json!({"padding": "x".repeat(10 << 20)}), "larger than"),
+        (json!({"registration_endpoint": "http://localhost.evil.example/register"}), "does not use https"),
+        (json!({"token_endpoint": format!("{origin}@evil.example/token")}), "user name"),
     ];
     for (metadata, expected) in cases {
         server.issued.lock().unwrap().metadata = metadata;
         let error = Machine::new().start_login(&server.url()).await.unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     }
+    server.issued.lock().unwrap().metadata = json!({});
+    server.issued.lock().unwrap().resource_path = "/other";
+    let error = Machine::new().start_login(&server.url()).await.unwrap_err().to_string();
+    assert!(error.contains("that of another resource"), "{error}");
     let issued = server.issued.lock().unwrap();
     assert_eq!((issued.codes, issued.token_requests), (0, 0), "nothing was asked for");
+}
+
+#[tokio::test]
+async fn authorization_server_that_redirects_endlessly_is_refused() {
+    let server = AuthorizationServer::start().await;
+    server.issued.lock().unwrap().authorization_server = format!("{}/redirect", server.origin);
+    let error = Machine::new().start_login(&server.url()).await.unwrap_err();
+    assert_eq!(error.kind(), OAuthErrorKind::InvalidMetadata);
+    assert!(error.to_string().contains("redirects too often"), "{error}");
+}
+
+#[tokio::test]
+async fn device_code_logs_in_without_a_redirect() {
+    let server = AuthorizationServer::start().await;
+    let machine = Machine::new();
+    let start = async || {
+        let logins = machine.logins();
+        let (server, redirect_uri) = (&spec(&server.url()), "");
+        DeviceLogin::start(LoginRequest { server, logins: &logins, redirect_uri }).await
+    };
+    assert_eq!(start().await.unwrap_err().kind(), OAuthErrorKind::NotOffered);
+    let endpoint = format!("{}/device", server.origin);
+    server.issued.lock().unwrap().metadata = json!({"device_authorization_endpoint": endpoint});
+    let login = start().await.unwrap();
+    assert_eq!(login.user_code(), "ABCD-EFGH");
+    assert_eq!(login.url(), format!("{}/enter?code=ABCD-EFGH", server.origin));
+    let issued = server.issued.clone();
+    let entering = async {
+        while issued.lock().unwrap().token_requests == 0 {
+            tokio::task::yield_now().await;
+        }
+        issued.lock().unwrap().is_device_approved = true;
+    };
+    let (finished, ()) = tokio::join!(login.finish(), entering);
+    assert_eq!(finished.unwrap().state(std::time::SystemTime::UNIX_EPOCH), LoginState::Ok);
+    assert_eq!(echo(&machine.crib(&server.url())).await.unwrap().text(), "hello");
 }
 
 #[tokio::test]

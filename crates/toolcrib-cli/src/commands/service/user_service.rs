@@ -132,7 +132,7 @@ impl UserService {
     /// If the config or the address cannot be used, or if there are files of this name that toolcrib did not write.
     pub(super) fn prepare(&self, listen: &ListenAddr, config_flag: Option<&Path>) -> Result<Installation> {
         let config = self.paths.valid_config()?;
-        listen.check_exposure(!config.callers.is_empty())?;
+        listen.check_exposure(config.requires_tokens())?;
         let spec = ServiceSpec::new(listen, config_flag, &self.paths, config.limits.drain)?;
         let plan = self.manager.install_plan(&spec)?;
         plan.files.iter().try_for_each(|file| refuse_foreign_file(&file.path))?;

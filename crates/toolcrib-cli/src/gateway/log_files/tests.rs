@@ -1,5 +1,7 @@
 //! Tests of size, rate and failure handling of the log files.
 
+use toolcrib::Event;
+
 use super::*;
 
 fn line(number: u64, at: Duration, text: &str) -> LogFileLine {

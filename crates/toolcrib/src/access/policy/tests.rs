@@ -37,10 +37,52 @@ fn decide(policy: &Policy, caller: &str, item: &str) -> String {
 }
 
 #[test]
+fn groups_are_one_level_of_which_one_must_allow() {
+    let staff = Profile { groups: vec!["dev".to_owned()], ..Profile::default() };
+    let policy = Policy {
+        everyone: rules(None, &["git.rm"]),
+        profiles: [("staff".to_owned(), staff)].into(),
+        groups: [
+            ("dev".to_owned(), rules(Some(&["git.*"]), &["git.push"])),
+            ("ops".to_owned(), rules(Some(&["time.*"]), &[])),
+            ("limited".to_owned(), rules(None, &[])),
+        ]
+        .into(),
+        ..Policy::default()
+    };
+    let decide = |groups: &[&str], item: &str| {
+        let caller = Caller::with_groups("corp:ada", groups.iter().map(|group| (*group).to_owned()));
+        let (server, name) = item.split_once('.').unwrap();
+        let result = policy.authorize(&caller, &id(server), Some(name));
+        result.map_or_else(|denial| denial.rule, |()| "yes".to_owned())
+    };
+    for (groups, item, verdict) in [
+        (&["dev"][..], "git.log", "yes"),
+        (&["dev"], "git.push", "`groups.dev.deny` has `git.push`"),
+        (&["dev"], "git.rm", "`policy.deny` has `git.rm`"),
+        (&["dev"], "time.now", "nothing in `groups.dev.allow` matches"),
+        (&["ops", "dev"], "time.now", "yes"),
+        (&["ops", "dev"], "git.log", "yes"),
+        (&["ops", "dev"], "git.push", "`groups.dev.deny` has `git.push`"),
+        (&["ops", "dev"], "web.x", "nothing in `groups.ops.allow` matches"),
+        (&["limited"], "web.x", "yes"),
+        (&["limited", "dev"], "web.x", "nothing in `groups.dev.allow` matches"),
+        (&["unknown"], "web.x", "yes"),
+        (&[], "web.x", "yes"),
+    ] {
+        assert_eq!(decide(groups, item), verdict, "{groups:?} {item}");
+    }
+    let in_profile = |caller: Caller| policy.can_see(&caller.with_profile("staff"), &id("git"));
+    assert!(in_profile(Caller::with_groups("a", ["dev".to_owned()])) && in_profile(Caller::local()));
+    assert!(!in_profile(Caller::with_groups("a", ["ops".to_owned()])) && !in_profile(Caller::new("a")));
+}
+
+#[test]
 fn profile_is_one_more_level_and_a_missing_one_denies_all() {
     let servers =
         Rules::default().allowing([Rule::for_servers("git").unwrap(), Rule::for_servers("t*").unwrap()]);
-    let work = Profile { servers, rules: rules(Some(&["git.*", "other.*", "time.now"]), &["git.push"]) };
+    let own_rules = rules(Some(&["git.*", "other.*", "time.now"]), &["git.push"]);
+    let work = Profile { servers, rules: own_rules, ..Profile::default() };
     let policy = Policy {
         everyone: rules(None, &["git.rm"]),
         profiles: [("work".to_owned(), work), ("all".to_owned(), Profile::default())].into(),

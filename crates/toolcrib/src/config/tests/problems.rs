@@ -122,6 +122,24 @@ fn remote_server_problems_have_message_and_hint() {
         ("url = 'URL'\nheaders = { 'Mcp-Param-A' = 's3cret' }", "set by toolcrib", "remove it"),
         ("url = 'URL'\nheaders = { a = 's3cret', A = 's3cret' }", "is defined twice", "remove one"),
         ("url = 'URL'\nheaders = { A = '${env:X' }", "is not closed", "`}`"),
+        ("url = 'URL'\nforward = 'all'", "invalid value `all` for `forward`", "`header`"),
+        ("url = 'URL'\nforward-header = 'X-A'", "requires `forward = \"header\"`", "add `forward"),
+        (
+            "url = 'URL'\nforward = 'header'\nforward-header = 'Authorization'",
+            "set by toolcrib",
+            "X-Toolcrib-Caller",
+        ),
+        (
+            "url = 'URL'\nforward = 'header'\nsharing = 'shared'",
+            "connection for each caller",
+            "\"per-caller\"",
+        ),
+        ("url = 'URL'\nforward = 'token-exchange'", "needs `token-exchange`", "token-endpoint"),
+        (
+            "url = 'URL'\nforward = 'token-exchange'\ntoken-exchange = {}",
+            "needs `token-endpoint` and",
+            "missing keys",
+        ),
     ] {
         let text = format!("[servers.x]\n{}\n", keys.replace("URL", url));
         let config = toml(&text);
@@ -213,6 +231,38 @@ fn problem_outside_servers_refuses_the_config() {
         ("[limits]\nsessions = 0", "from 1 to", "`sessions = 5`"),
         ("[listen]\nhosts = ['http://x']", "`http://x` is not a host name", "`\"still.local\"`"),
         ("[listen]\nhosts = ['*']", "not a host name", "`\"still.local\"`"),
+        ("[listen]\ntls = { cert = 'c' }", "`listen.tls` has no `key`", "key = \"key.pem\""),
+        ("[listen]\ntls = 'c'", "`listen.tls` must be a table", "tls = {"),
+        ("[listen]\ntls = { cert = '~/c', key = 'k' }", "`~` is not expanded in `cert`", "absolute path"),
+        ("[listen]\ntrusted-proxies = ['lan']", "`lan` is not an address", "`\"10.0.0.0/8\"`"),
+        ("[callers.me]\nuid = 'me'", "`uid` must be the number of a user", "`id -u NAME`"),
+        (
+            "[callers.a]\nuid = 7\n[callers.b]\nuid = 7",
+            "`callers.a` and `callers.b` have the same `uid`",
+            "own user",
+        ),
+        (
+            "[listen]\nany-user = true\n[callers.a]\nuid = 7",
+            "cannot be combined with `listen.any-user`",
+            "remove",
+        ),
+        ("[callers.a]\nmtls = { san = 'a' }", "`mtls` needs `client-ca` in `listen.tls`", "client-ca"),
+        (
+            "[listen]\ntls = { cert = 'c', key = 'k', client-ca = 'a' }\n[callers.a]\nmtls = { san = '*.x' }\n\
+          [callers.b]\nmtls = { san = 'b.*' }",
+            "match `mtls` of `callers.a` and of `callers.b`",
+            "patterns",
+        ),
+        (
+            "[listen]\ntls = { cert = 'c', key = 'k', client-ca = 'a' }\n[callers.a]\nmtls = { subject = 'ci' }",
+            "`mtls.subject` is not a list of attributes",
+            "`subject = \"CN=ci\"`",
+        ),
+        (
+            "[listen]\ntls = { cert = 'c', key = 'k', client-ca = 'a' }\n[callers.a]\nmtls = {}",
+            "`mtls` has neither `san` nor `subject`",
+            "`mtls = { san",
+        ),
         ("[defaults]\ncommand = 'x'", "unknown key `defaults.command`", "`lifecycle`"),
         ("[defaults.limits]\ncall-timeout = '1h'", "is longer than", "`call-timeout-max`"),
         (

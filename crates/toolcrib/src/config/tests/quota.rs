@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::limits::{LimitKind, UsageLimit};
+use crate::model::caller::Caller;
 
 #[test]
 fn limits_are_read_with_pattern_and_origin() {
@@ -16,7 +17,8 @@ fn limits_are_read_with_pattern_and_origin() {
         (Some(4), Some(2 << 20))
     );
     let read = |caller: &str| -> Vec<(String, u32, Duration, u32)> {
-        let limits = config.usage_limits.limits_for(caller).map(|(owner, limit)| {
+        let caller = Caller::new(caller);
+        let limits = config.usage_limits.limits_for(&caller).map(|(owner, limit)| {
             let kind = limit.kind();
             (limit.config_key(owner), kind.calls().get(), kind.period(), limit.origin().unwrap().line)
         });
@@ -31,7 +33,7 @@ fn limits_are_read_with_pattern_and_origin() {
         [rate, (quota, 9, Duration::from_secs(3600), 10), (pushes, 1, Duration::from_secs(1800), 12)]
     );
     let waits = |(_, limit): (_, &UsageLimit)| matches!(limit.kind(), LimitKind::Rate { max_wait, .. } if max_wait.as_secs() == 5);
-    assert!(config.usage_limits.limits_for("local").all(waits));
+    assert!(config.usage_limits.limits_for(&Caller::local()).all(waits));
 }
 
 #[test]

@@ -275,3 +275,36 @@ async fn waiting_calls_of_a_caller_are_limited() {
     }
     assert_eq!((refused, started.elapsed()), (4, Duration::ZERO));
 }
+
+#[tokio::test(start_paused = true)]
+async fn limits_of_groups_apply_to_each_member() {
+    let mut limits = UsageLimits::default();
+    limits.groups.insert("dev".to_owned(), vec![UsageLimit::quota(calls(2), HOUR)]);
+    limits.groups_in_flight.insert("ops".to_owned(), calls(1));
+    for limiter in limiters(&limits) {
+        let git = target("git", "log");
+        let member = |name: &str, group: &str| {
+            Call::tool("x").caller(Caller::with_groups(name, [group.to_owned()])).timeout(HOUR)
+        };
+        for name in ["corp:ada", "corp:bob"] {
+            for is_admitted in [true, true, false] {
+                let mut call = member(name, "dev");
+                let admitted = limiter.admit(&mut call, &git).await;
+                let error = admitted.map(|mut reservation| reservation.dispatched = true).err();
+                assert_eq!(error.is_none(), is_admitted, "{name} {error:?}");
+            }
+        }
+        let shown: Vec<_> =
+            limiter.status().await.into_iter().map(|status| (status.limit, status.remaining)).collect();
+        assert_eq!(shown, vec![("groups.dev.quota".to_owned(), 0); 2]);
+        let mut others = call("corp:ada");
+        assert!(limiter.admit(&mut others, &git).await.is_ok(), "not in the group");
+        let mut first = member("corp:eve", "ops");
+        let mut second = member("corp:eve", "ops");
+        let held = limiter.admit(&mut first, &git).await.unwrap();
+        let waited = timeout(Duration::from_secs(1), limiter.admit(&mut second, &git)).await.is_err();
+        assert!(waited, "one call at a time");
+        drop(held);
+        assert!(limiter.admit(&mut second, &git).await.is_ok());
+    }
+}

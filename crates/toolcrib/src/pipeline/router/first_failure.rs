@@ -22,7 +22,7 @@ impl CallRouter {
         };
         let named = named.filter(|server| self.visible_catalogs.can_see(caller, server));
         if let Some(Ok(entry)) = named.and_then(|server| self.registry.get(server)) {
-            entry.start(Era::Session).await?;
+            entry.start(caller, Era::Session).await?;
             self.wait_until_listed(&entry.spec().id).await;
         }
         let catalog = self.callable_catalog(caller);
@@ -37,7 +37,7 @@ impl CallRouter {
             let error = catalog.add_suggestion(error, selector);
             let failed = servers.iter().find(|entry| catalog.is_undiscovered(&entry.spec().id));
             match failed.filter(|_| error.kind() == ErrorKind::Unknown) {
-                Some(entry) => not_searched_error(&error, &self.discovery_error(entry).0),
+                Some(entry) => not_searched_error(&error, &self.discovery_error(entry, caller).0),
                 None => error,
             }
         })

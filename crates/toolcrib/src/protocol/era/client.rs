@@ -101,6 +101,13 @@ struct CachedRequestMeta {
 }
 
 impl RequestMetaReader {
+    /// Returns the version of the client program in the metadata that was read last, if it is cached.
+    pub fn client_version(&self) -> Option<Arc<str>> {
+        let last = self.last.lock().ignore_poison();
+        let meta = Object::parse(&last.as_ref()?.raw).ok()?;
+        implementation_version(meta.get(meta::CLIENT_INFO)?)
+    }
+
     /// Parses the metadata in a request's parameters. Valid metadata that concerns only this hop is removed from them.
     pub fn read(&self, params: Option<&mut Object>) -> DeclaredEra {
         let Some(params) = params else { return DeclaredEra::Undeclared };
@@ -181,8 +188,17 @@ pub fn client_name(initialize: Option<&Object>) -> Option<Arc<str>> {
     implementation_name(initialize?.get("clientInfo")?)
 }
 
+/// Returns the version of the client program in the parameters of `initialize`.
+pub fn client_version(initialize: Option<&Object>) -> Option<Arc<str>> {
+    implementation_version(initialize?.get("clientInfo")?)
+}
+
 fn implementation_name(info: &Bytes) -> Option<Arc<str>> {
     Object::parse(info).ok()?.get_string("name").map(Arc::from)
+}
+
+fn implementation_version(info: &Bytes) -> Option<Arc<str>> {
+    Object::parse(info).ok()?.get_string("version").map(Arc::from)
 }
 
 /// Returns the progress token of a request, as JSON.

@@ -3,6 +3,7 @@
 use std::hash::{BuildHasher, RandomState};
 
 use super::*;
+use crate::model::caller::Caller;
 use crate::model::exit_report::ProcessExit;
 use crate::model::failure_class::Treatment;
 use crate::model::hint::Hint;
@@ -264,7 +265,11 @@ impl Actor {
         warn!(%server, %error, class = class.name(), wait = %format_duration(wait), "failed; backing off");
         self.emit(Event::Paused { server, class, reason: error.to_string(), retry_in: wait });
         let until = Instant::now() + wait;
-        self.start_gate.record_failure(Penalty::Pause { until, error: error.clone() });
+        // A login that one caller lacks says nothing about the instances of others.
+        match class == FailureClass::NeedsAuth && self.spec.has_login_per_caller() {
+            true => self.start_gate.record_own_failure(error.clone()),
+            false => self.start_gate.record_failure(Penalty::Pause { until, error: error.clone() }),
+        }
         AfterStop::Pause { until, error }
     }
 
@@ -324,7 +329,21 @@ impl Actor {
         };
         let message = format!("`{id}` {reason}, trying again in {}", format_duration(wait));
         let error = Error::new(kind, message).with_server(id).with_retry_in(wait);
+        let error = match self.login_hint().filter(|_| kind == ErrorKind::AuthNeeded) {
+            Some(hint) => error.with_hint(hint),
+            None => error,
+        };
         pause.into_iter().fold(error, Error::with_class)
+    }
+
+    /// Returns the next step if the server needs a login.
+    fn login_hint(&self) -> Option<Hint> {
+        let Endpoint::Http(remote) = &self.spec.endpoint else { return None };
+        let caller = match self.owner.key.without_era() {
+            InstanceKey::Caller(caller) => caller.clone(),
+            _ => Caller::local(),
+        };
+        remote.uses_login().then(|| Hint::login_for(&self.spec.id, &caller))
     }
 }
 

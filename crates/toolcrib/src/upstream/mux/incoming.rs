@@ -109,16 +109,16 @@ impl MuxInner {
         match message {
             // The stream of a request carries no response to another request.
             ServerMessage::Response { id, .. } if origin.is_some_and(|origin| origin != id) => {
-                self.fail_likely_owner(origin.as_slice(), format!("the id {id} belongs to another request"));
+                self.fail_likely_owner(origin.as_slice(), &format!("the id {id} belongs to another request"));
             }
             ServerMessage::BadResponse { reason, .. } if origin.is_some() => {
-                self.fail_likely_owner(origin.as_slice(), reason);
+                self.fail_likely_owner(origin.as_slice(), &reason);
             }
             ServerMessage::Response { id, payload: answer } => {
                 self.has_spoken_mcp.store(true, Ordering::Relaxed);
                 self.finish_request(id, RequestEnd::Answered(answer));
             }
-            ServerMessage::BadResponse { ids, reason } => self.fail_likely_owner(&ids, reason),
+            ServerMessage::BadResponse { ids, reason } => self.fail_likely_owner(&ids, &reason),
             ServerMessage::Request { id, method, params } => {
                 self.handle_request(id, &method, params.as_ref(), origin);
             }
@@ -130,10 +130,12 @@ impl MuxInner {
         true
     }
 
-    fn fail_likely_owner(&self, ids: &[u64], reason: String) {
+    fn fail_likely_owner(&self, ids: &[u64], reason: &str) {
         let owner = self.pending().take_likely_owner(ids);
         match owner {
-            Some(request) => request.finish(RequestEnd::BadReply(reason)),
+            Some(request) => {
+                request.finish(RequestEnd::BadReply(self.redactor.redact(reason).into_owned()));
+            }
             None => drop(self.garbage_lines.fetch_add(1, Ordering::Relaxed)),
         }
     }

@@ -8,6 +8,7 @@ mod bearer_auth;
 mod body;
 mod endpoint;
 pub(crate) mod fetch;
+mod forwarded_groups;
 mod header_params;
 mod http_error;
 mod legacy_sse;
@@ -34,6 +35,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::http_client::HttpClient;
 use crate::model::exit_report::{ExitReport, ProcessExit};
+use crate::model::instance_key::InstanceKey;
 use crate::protocol::era::client::CANCELLED;
 use crate::protocol::era::handshake::INITIALIZED;
 use crate::secrets::{Redactor, ResolvedSecrets};
@@ -49,6 +51,7 @@ use outgoing_message::OutgoingMessage;
 use session::UpstreamSession;
 
 pub(in crate::upstream) use endpoint::HttpTransport;
+use forwarded_groups::ForwardedGroups;
 
 /// Redirects followed per request.
 const MAX_REDIRECTS: usize = 3;
@@ -69,8 +72,12 @@ pub(in crate::upstream) async fn open(
     let auth = Arc::new(StaticHeaders);
     let transport =
         HttpTransport::new(spec, remote, secrets, redactor, auth, &context.tasks, message_limit).await?;
-    let transport =
-        transport.bearer_tokens(spec, remote, secrets, context.logins.as_ref(), &context.tasks)?;
+    let logins = context.logins.as_ref().map(|logins| match context.owner.key.without_era() {
+        InstanceKey::Caller(caller) => logins.for_caller(caller),
+        _ => logins.clone(),
+    });
+    let transport = transport.bearer_tokens(spec, remote, secrets, logins.as_ref(), &context.tasks)?;
+    let transport = transport.forward_caller(spec, remote, secrets, context)?;
     Ok(transport.published_card(context.published_card.clone()))
 }
 
@@ -97,6 +104,8 @@ struct HttpConnection {
     is_established: AtomicBool,
     /// The place for the card that the server publishes.
     published_card: Option<Arc<OnceLock<ServerCard>>>,
+    /// The groups of the caller, if the server learns about them.
+    forwarded_groups: Option<ForwardedGroups>,
     /// The body of the probe, if one was sent.
     probe_body: OnceLock<Bytes>,
     /// The reason why the server was lost.
@@ -224,10 +233,12 @@ impl HttpConnection {
 
     /// Returns the headers of a request, with credentials.
     async fn authenticated_headers(&self) -> Result<HeaderMap, HttpError> {
-        match self.auth.headers(&self.base_headers) {
-            AuthHeaders::Ready(headers) => Ok(headers.into_owned()),
-            AuthHeaders::Pending(headers) => headers.await.map_err(HttpError::NoCredentials),
-        }
+        let mut headers = match self.auth.headers(&self.base_headers) {
+            AuthHeaders::Ready(headers) => headers.into_owned(),
+            AuthHeaders::Pending(headers) => headers.await.map_err(HttpError::NoCredentials)?,
+        };
+        self.forwarded_groups.iter().for_each(|groups| groups.add_to(&mut headers));
+        Ok(headers)
     }
 
     /// Sends a request. Redirects are followed only within the same origin, so that headers with secrets go nowhere

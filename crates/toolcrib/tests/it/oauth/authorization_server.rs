@@ -19,9 +19,13 @@ use tokio::task::JoinSet;
 #[derive(Debug, Default)]
 pub(super) struct Issued {
     pub(super) codes: u32,
-    pub(super) access_token: String,
-    pub(super) refresh_token: String,
+    /// Valid access tokens.
+    pub(super) access_tokens: Vec<String>,
+    /// Valid refresh tokens.
+    pub(super) refresh_tokens: Vec<String>,
     pub(super) refreshes: u32,
+    /// Tokens of the calls that were answered.
+    pub(super) calls: Vec<String>,
     /// Token requests of any kind.
     pub(super) token_requests: u32,
     pub(super) registrations: u32,
@@ -33,10 +37,33 @@ pub(super) struct Issued {
     pub(super) delay: Duration,
     /// Seconds that new tokens are valid.
     pub(super) lifetime: Option<u64>,
+    /// The path of the resource in its metadata.
+    pub(super) resource_path: &'static str,
+    /// The authorization server that the resource metadata names, if it is not this one.
+    pub(super) authorization_server: String,
     /// Members that replace those of the metadata.
     pub(super) metadata: Value,
     /// Parameters that are added to the redirect.
     pub(super) redirect_extra: String,
+    /// Where secrets that were received are repeated.
+    pub(super) echo: Echo,
+    /// Whether the person has entered the device code.
+    pub(super) is_device_approved: bool,
+}
+
+/// Where a hostile server repeats the secrets that it receives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Echo {
+    #[default]
+    Nowhere,
+    /// In the error of a token request.
+    TokenError,
+    /// In a JSON-RPC error.
+    RpcError,
+    /// In the body of a failed request.
+    Body,
+    /// In the scopes that a request is said to lack.
+    Scope,
 }
 
 pub(super) struct AuthorizationServer {
@@ -49,7 +76,8 @@ impl AuthorizationServer {
     pub(super) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let origin = format!("http://{}", listener.local_addr().unwrap());
-        let issued = Arc::new(Mutex::new(Issued { metadata: json!({}), ..Issued::default() }));
+        let issued =
+            Arc::new(Mutex::new(Issued { metadata: json!({}), resource_path: "/mcp", ..Issued::default() }));
         let mut serving = JoinSet::new();
         serving.spawn(accept(listener, origin.clone(), issued.clone()));
         Self { origin, issued, _serving: serving }
@@ -61,7 +89,7 @@ impl AuthorizationServer {
 
     /// Makes the access token invalid.
     pub(super) fn expire(&self) {
-        self.issued.lock().unwrap().access_token.clear();
+        self.issued.lock().unwrap().access_tokens.clear();
     }
 
     pub(super) fn refreshes(&self) -> u32 {
@@ -92,7 +120,10 @@ async fn serve(request: Request<Incoming>, origin: &str, issued: &Mutex<Issued>)
     let query = parse_form(head.uri.query().unwrap_or_default());
     match head.uri.path() {
         "/.well-known/oauth-protected-resource/mcp" => {
-            reply(200, &json!({"resource": format!("{origin}/mcp"), "authorization_servers": [origin]}))
+            let other = issued.lock().unwrap().authorization_server.clone();
+            let issuer = if other.is_empty() { origin.to_owned() } else { other };
+            let path = issued.lock().unwrap().resource_path;
+            reply(200, &json!({"resource": format!("{origin}{path}"), "authorization_servers": [issuer]}))
         }
         "/.well-known/oauth-authorization-server" => reply(200, &metadata(origin, issued)),
         "/register" => {
@@ -117,6 +148,23 @@ async fn serve(request: Request<Incoming>, origin: &str, issued: &Mutex<Issued>)
             issued.lock().unwrap().revoked.push(form["token"].clone());
             reply(200, &json!({}))
         }
+        "/device" => {
+            let form = parse_form(&String::from_utf8_lossy(&body));
+            assert_eq!(form["client_id"], "client");
+            let uri = format!("{origin}/enter");
+            reply(
+                200,
+                &json!({
+                    "device_code": "device-1", "user_code": "ABCD-EFGH", "verification_uri": uri,
+                    "verification_uri_complete": format!("{uri}?code=ABCD-EFGH"), "interval": 1, "expires_in": 60,
+                }),
+            )
+        }
+        path if path.contains("/redirect") => Response::builder()
+            .status(302)
+            .header("location", format!("{path}x"))
+            .body(Full::default())
+            .unwrap(),
         "/mcp" => mcp(&head.headers, &body, &mut issued.lock().unwrap()),
         _ => reply(404, &json!({})),
     }
@@ -145,39 +193,66 @@ fn token(form: &HashMap<String, String>, issued: &mut Issued) -> Response<Full<B
         "authorization_code" => {
             form["code"] == format!("code-{}", issued.codes) && !form["code_verifier"].is_empty()
         }
-        "refresh_token" if form["refresh_token"] == issued.refresh_token && !issued.is_ended => {
+        "refresh_token" if issued.take_refresh_token(&form["refresh_token"]) => {
             issued.refreshes += 1;
             true
         }
+        "urn:ietf:params:oauth:grant-type:device_code" if !issued.is_device_approved => {
+            return reply(400, &json!({"error": "authorization_pending"}));
+        }
+        "urn:ietf:params:oauth:grant-type:device_code" => form["device_code"] == "device-1",
         _ => {
             issued.is_ended = true; // a refresh token was used again
             false
         }
     };
     if !is_right {
-        return reply(400, &json!({"error": "invalid_grant"}));
+        let repeated = (issued.echo == Echo::TokenError).then(|| format!("{form:?}"));
+        return reply(400, &json!({"error": "invalid_grant", "error_description": repeated}));
     }
     let number = issued.token_requests;
-    issued.access_token = format!("access-{number}");
-    issued.refresh_token = format!("refresh-{number}");
-    reply(
-        200,
-        &json!({
-            "access_token": issued.access_token, "refresh_token": issued.refresh_token,
-            "token_type": "Bearer", "expires_in": issued.lifetime,
-        }),
-    )
+    let access_token = format!("access-{number}");
+    let refresh_token = format!("refresh-{number}");
+    let tokens = json!({
+        "access_token": access_token, "refresh_token": refresh_token, "token_type": "Bearer",
+        "expires_in": issued.lifetime,
+    });
+    issued.access_tokens.push(access_token);
+    issued.refresh_tokens.push(refresh_token);
+    reply(200, &tokens)
+}
+
+impl Issued {
+    /// Uses up a refresh token and returns whether it was valid.
+    fn take_refresh_token(&mut self, token: &str) -> bool {
+        let before = self.refresh_tokens.len();
+        self.refresh_tokens.retain(|valid| valid != token);
+        self.refresh_tokens.len() < before && !self.is_ended
+    }
 }
 
 fn mcp(headers: &hyper::HeaderMap, body: &[u8], issued: &mut Issued) -> Response<Full<Bytes>> {
-    let sent = headers.get("authorization").map(|value| value.to_str().unwrap().to_owned());
-    if issued.access_token.is_empty() || sent != Some(format!("Bearer {}", issued.access_token)) {
+    let sent = headers.get("authorization").and_then(|value| value.to_str().unwrap().strip_prefix("Bearer "));
+    let Some(token) = sent.filter(|sent| issued.access_tokens.iter().any(|valid| valid == sent)) else {
         issued.refused += u32::from(sent.is_some());
-        let mut refusal = reply(401, &json!({}));
-        refusal.headers_mut().insert("www-authenticate", "Bearer error=\"invalid_token\"".parse().unwrap());
-        return refusal;
-    }
+        return refusal(401, "Bearer error=\"invalid_token\"");
+    };
     let request: Value = serde_json::from_slice(body).unwrap_or_default();
+    if request["method"] == "tools/call" {
+        issued.calls.push(token.to_owned());
+        match issued.echo {
+            Echo::Nowhere | Echo::TokenError => {}
+            Echo::RpcError => {
+                let error =
+                    json!({"code": -32603, "message": format!("bad {token}"), "data": {"sent": token}});
+                return reply(200, &json!({"jsonrpc": "2.0", "id": request["id"], "error": error}));
+            }
+            Echo::Body => return reply(500, &json!({"sent": token})),
+            Echo::Scope => {
+                return refusal(403, &format!("Bearer error=\"insufficient_scope\", scope=\"{token}\""));
+            }
+        }
+    }
     let result = match request["method"].as_str().unwrap_or_default() {
         "server/discover" => json!({"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}}),
         "tools/list" => json!({"tools": [{"name": "echo", "inputSchema": {"type": "object"}}]}),
@@ -190,6 +265,12 @@ fn mcp(headers: &hyper::HeaderMap, body: &[u8], issued: &mut Issued) -> Response
         }
     };
     reply(200, &json!({"jsonrpc": "2.0", "id": request["id"], "result": result}))
+}
+
+fn refusal(status: u16, challenge: &str) -> Response<Full<Bytes>> {
+    let mut refusal = reply(status, &json!({}));
+    refusal.headers_mut().insert("www-authenticate", challenge.parse().unwrap());
+    refusal
 }
 
 fn reply(status: u16, value: &Value) -> Response<Full<Bytes>> {

@@ -13,17 +13,22 @@ use tokio_util::task::TaskTracker;
 use super::auth::Auth;
 use super::bearer_auth::BearerAuth;
 
+use super::forwarded_groups::ForwardedGroups;
 use super::header_params::HeaderParams;
 use super::http_error::HttpErrorMapper;
 use super::{HttpConnection, HttpRoute};
 use crate::http_client::{self, Connector, HttpClient};
 use crate::oauth::Logins;
 use crate::oauth::bearer::BearerTokens;
+use crate::oauth::token_exchange::ExchangeSource;
 use crate::secrets::{Redactor, ResolvedSecrets};
+use crate::spec::auth::Grant;
 use crate::spec::template::{TemplatePiece, TemplateText};
 use crate::spec::url::parse_url;
-use crate::spec::{HttpSpec, ServerCard, ServerSpec, TransportKind};
+use crate::spec::{Forward, HttpSpec, ServerCard, ServerSpec, TransportKind};
+use crate::upstream::launch::LaunchContext;
 use crate::upstream::transport::{MessageLimit, OutgoingQueue, Transport, TransportFuture, TransportLink};
+use crate::util::encoding::encode_header;
 
 /// The HTTP transport of one server, before the first request.
 pub(in crate::upstream) struct HttpTransport {
@@ -35,6 +40,7 @@ pub(in crate::upstream) struct HttpTransport {
     message_limit: MessageLimit,
     errors: HttpErrorMapper,
     published_card: Option<Arc<OnceLock<ServerCard>>>,
+    forwarded_groups: Option<ForwardedGroups>,
     shutdown: CancellationToken,
 }
 
@@ -73,6 +79,7 @@ impl HttpTransport {
             message_limit,
             errors,
             published_card: None,
+            forwarded_groups: None,
             shutdown,
         })
     }
@@ -86,9 +93,43 @@ impl HttpTransport {
         logins: Option<&Logins>,
         tasks: &TaskTracker,
     ) -> Result<Self, String> {
-        let tokens = BearerTokens::new(&spec.id, http, &self.url, secrets, logins, tasks);
+        let redactor = &self.errors.redactor;
+        let tokens = BearerTokens::new(&spec.id, http, &self.url, secrets, redactor, logins, tasks);
         if let Some(tokens) = tokens.map_err(|error| error.to_string())? {
             self.auth = Arc::new(BearerAuth(Arc::new(tokens)));
+            if let Some(logins) = logins.filter(|_| http.auth.grant == Grant::AuthorizationCode) {
+                self.errors.auth_hint = logins.hint(&spec.id);
+            }
+        }
+        Ok(self)
+    }
+
+    /// Sends what the server is to learn about the caller that the connection belongs to. A connection that only lists what the
+    /// server offers has no caller.
+    pub(in crate::upstream) fn forward_caller(
+        mut self,
+        spec: &ServerSpec,
+        http: &HttpSpec,
+        secrets: &ResolvedSecrets,
+        context: &LaunchContext,
+    ) -> Result<Self, String> {
+        let Some(caller) = &context.owner.caller else { return Ok(self) };
+        match &http.forward {
+            Forward::Nothing => {}
+            Forward::Header(name) => {
+                let name = HeaderName::from_bytes(name.as_bytes()).map_err(|error| error.to_string())?;
+                // Names may come from tokens, with any characters.
+                let value = HeaderValue::from_str(&encode_header(caller.as_str()));
+                self.forwarded_groups = Some(ForwardedGroups::new(&name, caller, &context.known_callers)?);
+                self.base_headers.insert(name, value.map_err(|error| error.to_string())?);
+            }
+            Forward::TokenExchange(exchange) => {
+                let source = ExchangeSource::new(exchange, secrets, caller, &context.known_callers);
+                let source = source.map_err(|error| error.to_string())?;
+                let redactor = &self.errors.redactor;
+                let tokens = BearerTokens::exchanged(&spec.id, &self.url, source, redactor, &context.tasks);
+                self.auth = Arc::new(BearerAuth(Arc::new(tokens)));
+            }
         }
         Ok(self)
     }
@@ -116,6 +157,7 @@ impl HttpTransport {
             header_params: HeaderParams::default(),
             is_established: AtomicBool::new(false),
             published_card: self.published_card,
+            forwarded_groups: self.forwarded_groups,
             probe_body: OnceLock::new(),
             lost_reason: OnceLock::new(),
             shutdown: self.shutdown,

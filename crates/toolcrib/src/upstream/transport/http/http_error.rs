@@ -50,9 +50,9 @@ pub(super) struct HttpErrorMapper {
     pub(super) server: ServerId,
     pub(super) host: String,
     /// Removes secrets, also from text that the server echoes.
-    redactor: Arc<Redactor>,
+    pub(super) redactor: Arc<Redactor>,
     /// The next step after a refusal for the credentials.
-    auth_hint: Hint,
+    pub(super) auth_hint: Hint,
 }
 
 impl HttpErrorMapper {

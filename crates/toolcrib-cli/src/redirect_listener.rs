@@ -1,4 +1,4 @@
-//! Waits for the browser to return from a login: at a port of this machine, or as a URL that the person pastes.
+//! Waits for the browser to return from a login, at a port of this machine.
 
 use std::io;
 use std::time::Duration;
@@ -9,38 +9,45 @@ use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncBufReadExt as _, BufReader, Lines, Stdin};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
+use toolcrib::ServerId;
+use toolcrib::oauth::{Login, LoginSummary, Logins, OAuthError};
 
 const PATH: &str = "/callback";
 /// Time for the browser to read the page.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A port that the browser is redirected to.
-pub(super) struct RedirectListener {
+pub(crate) struct RedirectListener {
     listener: TcpListener,
     port: u16,
-    /// Lines that the person pastes.
-    pasted: Lines<BufReader<Stdin>>,
 }
 
 /// The URL that the browser was sent to, and the browser that waits for an answer.
-pub(super) struct Redirect {
-    pub(super) url: String,
+pub(crate) struct Redirect {
+    pub(crate) url: String,
     page: Option<oneshot::Sender<String>>,
     connections: JoinSet<()>,
 }
 
 impl Redirect {
-    /// Returns whether the person pasted the URL, instead of a browser that was redirected.
-    pub(super) fn is_pasted(&self) -> bool {
-        self.page.is_none()
+    /// Creates a redirect that a person reports, instead of the browser.
+    pub(crate) fn pasted(url: &str) -> Self {
+        Self { url: url.trim().to_owned(), page: None, connections: JoinSet::new() }
     }
 
-    /// Shows a text to the person in the browser.
-    pub(super) async fn answer(mut self, text: String) {
+    /// Shows the result of the login to the person in the browser.
+    pub(crate) async fn answer_finished(self, finished: &Result<LoginSummary, OAuthError>) {
+        let page = match finished {
+            Ok(_) => "You are logged in. You can close this page.".to_owned(),
+            Err(error) => format!("The login failed: {error}"),
+        };
+        self.answer(page).await;
+    }
+
+    async fn answer(mut self, text: String) {
         if let Some(page) = self.page
             && page.send(text).is_ok()
         {
@@ -58,23 +65,41 @@ struct ReceivedRedirect {
 }
 
 impl RedirectListener {
-    /// Binds a port, the given one if it is free.
-    pub(super) async fn bind(port: Option<u16>) -> io::Result<Self> {
+    /// Binds the port of the last login to a server if it is free, or any.
+    pub(crate) async fn bind_for(logins: &Logins, server: &ServerId) -> io::Result<Self> {
+        let logins = logins.clone();
+        let server = server.clone();
+        let last = tokio::task::spawn_blocking(move || logins.redirect_port(&server)).await;
+        Self::bind(last.ok().flatten()).await
+    }
+
+    async fn bind(port: Option<u16>) -> io::Result<Self> {
         let listener = match TcpListener::bind(("127.0.0.1", port.unwrap_or(0))).await {
             Err(_) if port.is_some() => TcpListener::bind(("127.0.0.1", 0)).await?,
             bound => bound?,
         };
         let port = listener.local_addr()?.port();
-        Ok(Self { listener, port, pasted: BufReader::new(tokio::io::stdin()).lines() })
+        Ok(Self { listener, port })
     }
 
     /// Returns the redirect URI of this listener.
-    pub(super) fn redirect_uri(&self) -> String {
+    pub(crate) fn redirect_uri(&self) -> String {
         format!("http://127.0.0.1:{}{PATH}", self.port)
     }
 
-    /// Waits for the browser, or for a line on stdin if `can_paste`.
-    pub(super) async fn next(&mut self, can_paste: bool) -> io::Result<Redirect> {
+    /// Waits for the browser to return from a login. Any page in a browser can send requests to the port, so those without
+    /// the login's `state` are refused and do not end it.
+    pub(crate) async fn redirect_of(&self, login: &Login) -> io::Result<Redirect> {
+        loop {
+            let redirect = self.next().await?;
+            if login.has_state(&redirect.url) {
+                return Ok(redirect);
+            }
+            redirect.answer("This page does not belong to the login.".to_owned()).await;
+        }
+    }
+
+    async fn next(&self) -> io::Result<Redirect> {
         let (sender, mut received) = mpsc::channel(1);
         let mut connections = JoinSet::new();
         loop {
@@ -87,11 +112,6 @@ impl RedirectListener {
                     let url = format!("{}?{query}", self.redirect_uri());
                     return Ok(Redirect { url, page: Some(page), connections });
                 }
-                line = self.pasted.next_line(), if can_paste => match line? {
-                    Some(line) if line.trim().is_empty() => {}
-                    Some(line) => return Ok(Redirect { url: line.trim().to_owned(), page: None, connections }),
-                    None => return Err(io::ErrorKind::UnexpectedEof.into()),
-                },
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The limit of connections per IP address, so that one machine cannot use up all of them.
+//! The limit of connections per IP address, and of requests per client of a proxy, so that one machine cannot use up all of them.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -6,42 +6,42 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use toolcrib::util::locks::IgnorePoison as _;
 
-/// Connections per address. Loopback is not limited.
-const MAX_PER_IP: usize = 256;
+/// Connections or requests per address. Loopback is not limited.
+const MAX_PER_ADDRESS: usize = 256;
 
-/// Open connections by address, or by /64 network for IPv6.
+/// Open connections or requests by address, or by /64 network for IPv6. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub(super) struct ConnectionsByIp(Arc<Mutex<HashMap<IpAddr, usize>>>);
+pub struct AddressLimit(Arc<Mutex<HashMap<IpAddr, usize>>>);
 
-/// A counted connection. Dropping it frees its place.
+/// A counted connection or request. Dropping it frees its place.
 #[derive(Debug)]
-pub(super) struct ConnectionPermit {
+pub struct AddressPermit {
     ip: IpAddr,
-    connections: ConnectionsByIp,
+    limit: AddressLimit,
 }
 
-impl ConnectionsByIp {
+impl AddressLimit {
     fn counts(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
         self.0.lock().ignore_poison()
     }
 
-    /// Counts one more connection, unless there are too many from its address.
-    pub(super) fn try_acquire(&self, ip: IpAddr) -> Option<ConnectionPermit> {
+    /// Counts one more, unless there are too many from its address.
+    pub fn try_acquire(&self, ip: IpAddr) -> Option<AddressPermit> {
         let ip = limited_address(ip);
         let mut counts = self.counts();
         let count = counts.entry(ip).or_default();
-        if *count >= MAX_PER_IP && !ip.is_loopback() {
+        if *count >= MAX_PER_ADDRESS && !ip.is_loopback() {
             return None;
         }
         *count += 1;
         drop(counts);
-        Some(ConnectionPermit { ip, connections: self.clone() })
+        Some(AddressPermit { ip, limit: self.clone() })
     }
 }
 
-impl Drop for ConnectionPermit {
+impl Drop for AddressPermit {
     fn drop(&mut self) {
-        let mut counts = self.connections.counts();
+        let mut counts = self.limit.counts();
         if let Some(count) = counts.get_mut(&self.ip) {
             *count -= 1;
             if *count == 0 {
@@ -67,9 +67,9 @@ mod tests {
 
     #[test]
     fn connections_per_address_are_limited_except_loopback() {
-        let connections = ConnectionsByIp::default();
+        let connections = AddressLimit::default();
         let acquire = |text: &str| connections.try_acquire(text.parse().unwrap());
-        let mut many: Vec<_> = (0..MAX_PER_IP).map(|_| acquire("192.0.2.1").unwrap()).collect();
+        let mut many: Vec<_> = (0..MAX_PER_ADDRESS).map(|_| acquire("192.0.2.1").unwrap()).collect();
         assert!(acquire("192.0.2.1").is_none() && acquire("::ffff:192.0.2.1").is_none());
         assert!(acquire("192.0.2.2").is_some());
         many.pop();
@@ -77,10 +77,10 @@ mod tests {
         drop(many);
         assert!(connections.counts().is_empty());
         let one_network: Vec<_> =
-            (0..MAX_PER_IP).map(|n| acquire(&format!("2001:db8::{n:x}")).unwrap()).collect();
+            (0..MAX_PER_ADDRESS).map(|n| acquire(&format!("2001:db8::{n:x}")).unwrap()).collect();
         assert!(acquire("2001:db8::ffff:1").is_none() && acquire("2001:db8:0:1::1").is_some());
         drop(one_network);
-        let loopback: Vec<_> = (0..2 * MAX_PER_IP).map(|_| acquire("127.0.0.1").unwrap()).collect();
-        assert_eq!(loopback.len(), 2 * MAX_PER_IP);
+        let loopback: Vec<_> = (0..2 * MAX_PER_ADDRESS).map(|_| acquire("127.0.0.1").unwrap()).collect();
+        assert_eq!(loopback.len(), 2 * MAX_PER_ADDRESS);
     }
 }

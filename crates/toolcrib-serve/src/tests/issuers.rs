@@ -1,0 +1,242 @@
+//! Tests of callers that tokens of issuers identify: metadata, challenges, scopes, groups and the end of logins.
+
+use std::time::SystemTime;
+
+use ring::rand::SystemRandom;
+use ring::signature::{Ed25519KeyPair, KeyPair as _};
+use serde_json::{Value, json};
+use toolcrib::{Policy, Profile};
+
+use super::*;
+use crate::callers::AuthenticatedCaller;
+
+/// An issuer whose keys are in a file.
+struct TestIssuer {
+    pair: Ed25519KeyPair,
+    folder: tempfile::TempDir,
+}
+
+/// Encodes bytes as base64url without padding.
+fn base64url(bytes: &[u8]) -> String {
+    toolcrib::util::encoding::to_base64_url(bytes).trim_end_matches('=').to_owned()
+}
+
+impl TestIssuer {
+    fn new() -> Self {
+        let document = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).unwrap();
+        let pair = Ed25519KeyPair::from_pkcs8(document.as_ref()).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let public_key = base64url(pair.public_key().as_ref());
+        let keys = json!({"keys": [{"kty": "OKP", "crv": "Ed25519", "x": public_key, "kid": "k"}]});
+        std::fs::write(folder.path().join("keys.json"), keys.to_string()).unwrap();
+        Self { pair, folder }
+    }
+
+    fn config(&self, more: &str) -> String {
+        let file = self.folder.path().join("keys.json");
+        format!("[issuers.corp]\nissuer = 'https://login.example'\njwks = '{}'\n{more}", file.display())
+    }
+
+    fn gateway(&self, config: &str) -> TestGateway {
+        let mut policy = Policy::default();
+        policy.profiles.insert("work".to_owned(), Profile::default());
+        let crib = Crib::builder().policy(policy).build().unwrap();
+        TestGateway::with_callers(crib, callers(&self.config(config)), 100_000, 10)
+    }
+
+    /// Returns a token that expires in this many seconds, with further claims.
+    fn token(&self, lifetime: u64, more: &Value) -> String {
+        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
+        let mut claims = json!({"iss": "https://login.example", "aud": "http://localhost/mcp", "sub": "ada", "exp": now + lifetime});
+        claims.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let header = base64url(br#"{"alg":"EdDSA","kid":"k"}"#);
+        let message = format!("{header}.{}", base64url(claims.to_string().as_bytes()));
+        let signature = base64url(self.pair.sign(message.as_bytes()).as_ref());
+        format!("{message}.{signature}")
+    }
+}
+
+/// Sends `initialize` to a path and returns the whole response.
+async fn initialize(gateway: &TestGateway, path: &str, token: &str) -> String {
+    let head = format!(
+        "POST {path} HTTP/1.1|Connection: close|Content-Type: application/json|Accept: application/json, text/event-stream|\
+         Authorization: Bearer {token}|Content-Length: {}",
+        INITIALIZE.len()
+    );
+    gateway.send(&head, INITIALIZE).await.read_to_end().await
+}
+
+/// Sends a ping in a session.
+async fn ping(gateway: &TestGateway, session: &str, token: &str) -> String {
+    let headers = format!("|Authorization: Bearer {token}|Mcp-Session-Id: {session}");
+    status(&gateway.post(PING.len(), &headers, PING).await.read_head().await)
+}
+
+fn authenticate(gateway: &TestGateway, token: &str) -> Option<Arc<AuthenticatedCaller>> {
+    let resource =
+        crate::resource::ResourceUrl { base: "http://localhost".to_owned(), path: "/mcp".to_owned() };
+    gateway.state.callers.issued()?.find(token, || resource)?.ok()
+}
+
+fn challenge(response: &str) -> &str {
+    let header = response.lines().find_map(|line| line.strip_prefix("www-authenticate: "));
+    header.unwrap_or_else(|| panic!("no challenge in {response}"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn client_finds_the_issuer_and_the_scope_by_itself() {
+    let issuer = TestIssuer::new();
+    let gateway = issuer.gateway("");
+    let get = async |path: &str| {
+        gateway.send(&format!("GET {path} HTTP/1.1|Connection: close"), "").await.read_to_end().await
+    };
+    let refused = get("/mcp/p/work").await;
+    let metadata_url = "http://localhost/.well-known/oauth-protected-resource/mcp/p/work";
+    assert_eq!(status(&refused), "401");
+    assert_eq!(
+        challenge(&refused),
+        format!("Bearer resource_metadata=\"{metadata_url}\", scope=\"profile:work\"")
+    );
+    let metadata = get("/.well-known/oauth-protected-resource/mcp/p/work").await;
+    let body: Value = serde_json::from_str(metadata.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+    assert_eq!(
+        body,
+        json!({
+            "resource": "http://localhost/mcp/p/work", "authorization_servers": ["https://login.example"],
+            "scopes_supported": ["profile:work"], "bearer_methods_supported": ["header"], "resource_name": "toolcrib",
+        })
+    );
+    for (path, resource) in [("", ""), ("/mcp", "/mcp"), ("/mcp/s/git", "/mcp/s/git")] {
+        let metadata = get(&format!("/.well-known/oauth-protected-resource{path}")).await;
+        assert!(metadata.contains(&format!("\"resource\":\"http://localhost{resource}\"")), "{metadata}");
+        assert!(!metadata.contains("scopes_supported"), "{metadata}");
+    }
+    assert_eq!(status(&get("/.well-known/oauth-protected-resource/api").await), "404");
+
+    let plain = issuer.token(60, &json!({}));
+    assert_eq!(status(&initialize(&gateway, "/mcp", &plain).await), "200");
+    let step_up = initialize(&gateway, "/mcp/p/work", &plain).await;
+    assert_eq!(status(&step_up), "403");
+    let expected = format!(
+        "Bearer resource_metadata=\"{metadata_url}\", scope=\"profile:work\", error=\"insufficient_scope\", \
+         error_description=\"the token lacks the scope `profile:work`\""
+    );
+    assert_eq!(challenge(&step_up), expected);
+    let scoped = issuer.token(60, &json!({"scope": "openid profile:work"}));
+    assert_eq!(status(&initialize(&gateway, "/mcp/p/work", &scoped).await), "200");
+    let narrow = issuer.token(60, &json!({"aud": "http://localhost/mcp/p/work", "scope": "profile:work"}));
+    assert_eq!(status(&initialize(&gateway, "/mcp/p/work", &narrow).await), "200");
+    for _ in 0..2 {
+        let other_resource = initialize(&gateway, "/mcp", &narrow).await;
+        assert_eq!(status(&other_resource), "401", "verified now, and known");
+        assert!(challenge(&other_resource).ends_with("\"the token was issued for another resource\""));
+    }
+    for aud in [json!([]), json!([1]), json!({}), json!("")] {
+        let for_no_one = issuer.token(60, &json!({ "aud": aud }));
+        assert_eq!(status(&initialize(&gateway, "/mcp", &for_no_one).await), "401", "{aud}");
+    }
+    let expired = initialize(&gateway, "/mcp", &issuer.token(0, &json!({}))).await;
+    assert!(
+        challenge(&expired).contains("error=\"invalid_token\", error_description=\"the token has expired\"")
+    );
+
+    let without = TestGateway::with_callers(
+        Crib::builder().build().unwrap(),
+        callers("[callers.a]\ntoken = 'x'"),
+        1000,
+        1,
+    );
+    let head = "GET /.well-known/oauth-protected-resource HTTP/1.1|Connection: close";
+    let response = without.send(head, "").await.read_to_end().await;
+    assert_eq!((status(&response).as_str(), challenge(&response)), ("401", "Bearer realm=\"toolcrib\""));
+}
+
+#[tokio::test(start_paused = true)]
+async fn stream_and_session_end_when_the_last_token_expires() {
+    let issuer = TestIssuer::new();
+    let gateway = issuer.gateway("");
+    let first = issuer.token(100, &json!({"jti": 1}));
+    let session = session_id(&initialize(&gateway, "/mcp", &first).await);
+    let other_client = issuer.token(600, &json!({"client_id": "other"}));
+    let other_session = session_id(&initialize(&gateway, "/mcp", &other_client).await);
+    let open_stream = async |session: &str, token: &str| {
+        let head = "GET /mcp HTTP/1.1|Connection: close|Accept: text/event-stream";
+        let head = format!("{head}|Mcp-Session-Id: {session}|Authorization: Bearer {token}");
+        let mut stream = gateway.send(&head, "").await;
+        assert_eq!(status(&stream.read_head().await), "200");
+        stream
+    };
+    let stream = open_stream(&session, &first).await;
+    let opened = Instant::now();
+    // The client renews its token, and the stream goes on.
+    let renewed = issuer.token(200, &json!({"jti": 2}));
+    assert_eq!(ping(&gateway, &session, &renewed).await, "200");
+    let other_stream = open_stream(&other_session, &other_client).await;
+    stream.read_to_end().await;
+    let lasted = opened.elapsed().as_secs();
+    assert!((198..=205).contains(&lasted), "{lasted}");
+    assert_eq!(ping(&gateway, &other_session, &other_client).await, "200");
+    assert!(authenticate(&gateway, &renewed).is_none() && authenticate(&gateway, &other_client).is_some());
+    assert_eq!(ping(&gateway, &session, &other_client).await, "404", "it has ended");
+    other_stream.read_to_end().await;
+    assert!((598..=605).contains(&opened.elapsed().as_secs()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn reload_revokes_logins_whose_issuer_or_rights_changed() {
+    let issuer = TestIssuer::new();
+    let groups = "[groups.dev]\n[groups.ops]\n";
+    let gateway = issuer.gateway(groups);
+    let reload = async |config: &str| {
+        gateway.state.callers.replace(callers(config), || {}).wait().await.unwrap();
+    };
+    let token = issuer.token(1000, &json!({"groups": ["dev", "unknown"]}));
+    let session = session_id(&initialize(&gateway, "/mcp", &token).await);
+    let access = authenticate(&gateway, &token).unwrap();
+    assert_eq!((access.caller.as_str(), access.caller.groups()), ("corp:ada", &["dev".to_owned()][..]));
+    assert!(!access.admin);
+
+    reload(&issuer.config(&format!("{groups}[groups.more]\n"))).await;
+    assert!(!access.revoked.is_cancelled(), "nothing changed for this caller");
+    assert_eq!(ping(&gateway, &session, &token).await, "200");
+    reload(&issuer.config("[groups.dev]\nadmin = true\n")).await;
+    assert!(access.revoked.is_cancelled() && access.caller.is_revoked());
+    assert_eq!(
+        ping(&gateway, &session, &token).await,
+        "404",
+        "the session has ended, and the token is valid"
+    );
+    assert!(authenticate(&gateway, &token).unwrap().admin);
+    reload(&issuer.config("groups = ['ops']\n[groups.dev]\n[groups.ops]\n")).await;
+    let refused = initialize(&gateway, "/mcp", &token).await;
+    assert!(
+        status(&refused) == "403" && refused.contains("the caller is in none of the accepted groups"),
+        "{refused}"
+    );
+    reload(&issuer.config("[groups.dev]\n[callers.'corp:ada']\nprofile = 'work'\n")).await;
+    assert_eq!(
+        status(&initialize(&gateway, "/mcp/p/work", &token).await),
+        "200",
+        "the config grants the profile"
+    );
+    let access = authenticate(&gateway, &token).unwrap();
+    assert_eq!(access.caller.profile(), Some("work"));
+    reload("[callers.a]\ntoken = 'x'").await;
+    assert!(access.revoked.is_cancelled());
+    assert_eq!(status(&initialize(&gateway, "/mcp", &token).await), "401");
+}
+
+#[tokio::test(start_paused = true)]
+async fn issuer_without_keys_is_not_the_fault_of_the_token() {
+    let issuer = TestIssuer::new();
+    let gateway = issuer.gateway("");
+    std::fs::write(issuer.folder.path().join("keys.json"), "{}").unwrap();
+    assert_eq!(
+        status(&initialize(&gateway, "/mcp", &issuer.token(60, &json!({}))).await),
+        "200",
+        "known keys stay valid"
+    );
+    let unreadable = issuer.gateway("");
+    let response = initialize(&unreadable, "/mcp", &issuer.token(60, &json!({}))).await;
+    assert!(status(&response) == "503" && response.contains("it has no array `keys`"), "{response}");
+}

@@ -1,0 +1,56 @@
+//! Removes a login and revokes its tokens.
+
+use tokio_util::task::TaskTracker;
+
+use super::attempt::run_blocking;
+use super::client::ClientProof;
+use super::error::{OAuthError, OAuthErrorKind};
+use super::fetch::{Fetcher, Form};
+use super::stored_login::{Logins, StoredLogin};
+use super::token_request::TokenEndpoint;
+use crate::spec::ServerId;
+use crate::spec::url::parse_url;
+
+impl Logins {
+    /// Removes the login to a server, and revokes its tokens where the authorization server can do that. Returns whether
+    /// there was a login.
+    ///
+    /// # Errors
+    /// Fails if the login cannot be removed. A failed revocation is not an error: the tokens are gone from this machine.
+    ///
+    /// # Cancel safety
+    /// Not cancel safe: the tokens may be revoked and still be stored.
+    pub async fn log_out(&self, server: &ServerId) -> Result<bool, OAuthError> {
+        let tasks = TaskTracker::new();
+        let login = run_blocking(&tasks, self, server, Logins::load).await?;
+        if let Some(login) = login {
+            revoke(&login, &tasks).await;
+        }
+        run_blocking(&tasks, self, server, |logins, server| {
+            let _lock = logins.lock(server)?;
+            logins.remove(server)
+        })
+        .await
+    }
+}
+
+/// Revokes the tokens of a login (RFC 7009).
+async fn revoke(login: &StoredLogin, tasks: &TaskTracker) {
+    let Some(url) = &login.revocation_endpoint else { return };
+    let Ok(server_url) = parse_url(&login.server_url) else { return };
+    let Ok(fetcher) = Fetcher::new(&server_url, tasks).await else { return };
+    let token = login.refresh_token.as_ref().unwrap_or(&login.access_token);
+    let hint = if login.refresh_token.is_some() { "refresh_token" } else { "access_token" };
+    let form = || Form::default().secret("token", token.expose()).field("token_type_hint", hint);
+    let endpoint = TokenEndpoint { fetcher: &fetcher, url, client: &login.client };
+    let mut revoked = endpoint.send(form()).await;
+    // Servers on the official Python SDK require the secret in the form as well.
+    if let (Err(error), ClientProof::Basic(secret)) = (&revoked, &login.client.proof)
+        && error.kind() == OAuthErrorKind::TokenRefused
+    {
+        revoked = endpoint.send(form().secret("client_secret", secret.expose())).await;
+    }
+    if let Err(error) = revoked {
+        tracing::warn!("the tokens of the login were not revoked: {error}");
+    }
+}
