@@ -289,7 +289,7 @@ async function testCalls(page, gateway) {
     check("clients: the page itself is among the clients", true);
     await page.evaluate(() => (location.hash = "#/servers/studio"));
     await page.getByText("Durations of the").waitFor();
-    await page.getByText("started").first().waitFor();
+    await page.getByRole("cell", { name: "started", exact: true }).first().waitFor();
     check("servers: a histogram of durations and the events are shown", true);
     await screenshot(page, "server");
 }
