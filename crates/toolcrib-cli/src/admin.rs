@@ -1,14 +1,17 @@
-//! The admin API: status, tools, logs, start, restart, stop, reload, approvals, calls, events and clients.
+//! The admin API: status, tools, logs, start, restart, stop, reload, approvals, calls, events, clients, config,
+//! rules and audit.
 //!
 //! Produces JSON and is independent of connections; access is checked before a request gets here.
 
 mod approvals;
 mod errors;
 mod history;
+mod inspect;
 mod recorded_action;
 mod routes;
 #[cfg(test)]
 mod tests;
+mod tool_summaries;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -118,7 +121,7 @@ impl Admin {
         match segments.as_slice() {
             ["healthz"] if get => AdminReply::ok(json!({"status": "ok"})),
             ["readyz"] if get => self.readiness(),
-            ["api", "v1", "status"] if get => AdminReply::ok(self.status().await.to_json()),
+            ["api", "v1", "status"] if get => AdminReply::ok(self.status(query).await.to_json()),
             ["api", "v1", "gateway"] if get => AdminReply::ok(self.gateway_info(&request)),
             ["api", "v1", "tools"] if get => AdminReply::ok(self.tools(caller, query).await),
             ["api", "v1", "reload"] if post => self.reload_reply().await,
@@ -136,6 +139,9 @@ impl Admin {
             return reply;
         }
         if let Some(reply) = self.respond_history(request, segments).await {
+            return reply;
+        }
+        if let Some(reply) = self.respond_inspection(request, segments).await {
             return reply;
         }
         let AdminRequest { method, path, .. } = request;
@@ -187,9 +193,16 @@ impl Admin {
         tokio::task::spawn_blocking(move || crib.status()).await.unwrap_or_default()
     }
 
-    async fn status(&self) -> GatewayReport {
+    /// Returns the status of the gateway; with `brief=1`, without the stderr and the instances of servers.
+    async fn status(&self, query: Option<&str>) -> GatewayReport {
         let revision = self.crib().catalog().revision();
-        let servers = self.server_statuses().await;
+        let mut servers = self.server_statuses().await;
+        if query_value(query, "brief").as_deref() == Some("1") {
+            for server in &mut servers {
+                server.stderr_tail.clear();
+                server.instances.clear();
+            }
+        }
         GatewayReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id().into(),
@@ -218,6 +231,9 @@ impl Admin {
     /// the running servers were asked again; with `q`, those that match a query, best first. With `name`, and optionally
     /// `server`, returns only that tool, or a similar name; with `start=1`, after its server was started.
     async fn tools(&self, caller: &Caller, query: Option<&str>) -> Value {
+        if query_value(query, "brief").as_deref() == Some("1") {
+            return tool_summaries::list(self.crib(), caller, query).await;
+        }
         let Some(name) = query_value(query, "name") else {
             let wait = match query_value(query, "wait").as_deref() {
                 Some("1") => ToolsWait::All,

@@ -12,6 +12,7 @@ mod requests;
 mod secret;
 pub(crate) mod servers;
 pub(crate) mod service;
+mod ui;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -31,6 +32,7 @@ pub(crate) use servers::{ApproveArgs, DoctorArgs, LogsArgs, ServerNameArgs, Stat
 pub(crate) use service::{
     BackgroundStage, InstallServiceArgs, ServeArgs, ServiceArgs, ServiceCommand, StdioArgs,
 };
+pub(crate) use ui::UiArgs;
 
 /// One gateway in front of all your MCP servers
 #[derive(Debug, Parser)]
@@ -517,6 +519,17 @@ pub(crate) enum Command {
     /// running gateway or from what is remembered of the servers; no server is started.
     #[command(verbatim_doc_comment, alias = "completion")]
     Completions(CompletionsArgs),
+    /// Open the dashboard of the gateway in a browser
+    ///
+    /// Examples:
+    ///   toolcrib ui
+    ///   toolcrib ui --no-browser                print the link only, such as over ssh
+    ///
+    /// The link logs in once, within two minutes, with the rights of the command line. If no gateway
+    /// is running, one is started in the background. A gateway without a TCP address opens one on
+    /// loopback for the dashboard alone.
+    #[command(verbatim_doc_comment, alias = "dashboard")]
+    Ui(UiArgs),
     /// Run one of the servers of `demo`
     #[command(hide = true)]
     DemoServer(DemoServerArgs),

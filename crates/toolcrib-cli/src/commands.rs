@@ -42,6 +42,7 @@ pub(crate) mod stop;
 pub(crate) mod stop_gateway;
 pub(crate) mod tools;
 pub(crate) mod top;
+pub(crate) mod ui;
 pub(crate) mod why;
 
 use std::path::Path;

@@ -2,6 +2,8 @@
 
 mod client_certificate;
 mod collected_metrics;
+mod dashboard_address;
+mod dashboard_listener;
 mod handle;
 mod idle_exit;
 mod listener;
@@ -41,6 +43,7 @@ use toolcrib_serve::{
 use crate::audit::{AdminAction, Audit};
 use crate::client;
 use crate::command_error::CommandError;
+use crate::dashboard;
 use crate::exit::ExitStatus;
 use crate::hints::hint_text;
 use crate::history::CallHistory;
@@ -50,6 +53,7 @@ use crate::secrets::SecretLocator;
 use crate::sources::ConfigSources;
 use crate::telemetry::Telemetry;
 
+use self::dashboard_address::DashboardAddress;
 pub(crate) use self::handle::GatewayHandle;
 pub(crate) use self::handle::StampedConfig;
 use self::idle_exit::{ConnectionCount, CountedStream, wait_until_unused};
@@ -137,15 +141,20 @@ impl Gateway {
         };
         let is_auto = matches!(mode, GatewayMode::Auto);
         let service = Arc::new(service(paths, &crib));
-        let handle = GatewayHandle::new(target, service.clone(), sources.clone(), running, is_auto);
+        let dashboard =
+            DashboardAddress::new(listeners.dashboard_url(&settings.listen), listeners.accepts_codes());
+        let sessions = dashboard.sessions();
+        let handle =
+            GatewayHandle::new(target, service.clone(), sources.clone(), running, is_auto, dashboard);
         let own_host = listeners.address.as_ref().and_then(ListenAddr::host);
         let public_url = settings.listen.public_url;
         let public_host = public_url.as_deref().and_then(listen::url_host);
         let hosts = settings.listen.hosts.into_iter().chain(own_host).chain(public_host).collect();
-        let port = listeners.public.as_ref().and_then(Listener::port);
+        let port = listeners.public.as_ref().and_then(Listener::tcp_address).map(|address| address.port());
         let http = HttpGateway::new(service, callers, &settings.limits)
             .with_admin(admin(handle.clone()))
             .with_hosts(hosts)
+            .with_dashboard(dashboard::FILES, sessions)
             .with_public_address(public_url, port)
             .with_trusted_proxies(settings.listen.trusted_proxies)
             .with_max_unauthenticated(max_public_connections() / 2)
@@ -180,7 +189,7 @@ impl Gateway {
 
     /// Returns the TCP port, if it listens on one.
     pub(crate) fn port(&self) -> Option<u16> {
-        self.listeners.public.as_ref().and_then(Listener::port)
+        self.listeners.public.as_ref().and_then(Listener::tcp_address).map(|address| address.port())
     }
 
     /// Waits until no client was connected to its own socket, and no call was in flight, for this time.
@@ -204,6 +213,7 @@ impl Gateway {
             self.tasks.spawn_boxed(tls.clone().watch(self.stop.clone()));
         }
         self.accept_on(&self.listeners.socket, true, Semaphore::MAX_PERMITS);
+        self.accept_dashboard();
         let catalog = self.handle.crib().watch_catalog();
         self.tasks.spawn_boxed(return_free_memory(self.http.clone(), catalog, self.stop.clone()));
     }

@@ -14,6 +14,7 @@ mod client;
 mod command_error;
 mod commands;
 mod completion;
+mod dashboard;
 mod demo_server;
 mod environment;
 mod exit;
@@ -27,6 +28,7 @@ mod listen;
 mod logging;
 mod output;
 mod paths;
+mod policy_test;
 mod preflight;
 mod progress;
 mod progress_line;
@@ -181,6 +183,7 @@ async fn run_command(cli: &Cli, out: &mut Output) -> Result<ExitStatus> {
         Command::Audit(args) => match &args.command {
             AuditCommand::Verify(args) => commands::audit::verify(args, &paths, out),
         },
+        Command::Ui(args) => commands::ui::run(args, cli.globals.config.as_deref(), &paths, out).await,
         Command::Login(args) => commands::login::run(args, &paths, out).await,
         Command::Logout(args) => commands::login::log_out(args, &paths, out).await,
         Command::Secret(args) => commands::secret::run(&args.command, &paths, out).await,

@@ -6,6 +6,7 @@
 pub(crate) mod approvals;
 pub(crate) mod calls;
 pub(crate) mod clients;
+pub(crate) mod declared;
 pub(crate) mod events;
 pub(crate) mod server;
 pub(crate) mod stats;

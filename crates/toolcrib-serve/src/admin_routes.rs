@@ -13,8 +13,8 @@ use toolcrib::Caller;
 pub struct AdminRequest<'a> {
     /// The authenticated caller; its name is empty for a health check without a token.
     pub caller: &'a Caller,
-    /// Whether the request may approve something: it came over the gateway's own socket or with a token. Any program on this
-    /// machine can reach the address, including servers that fetch URLs.
+    /// Whether the request may approve something: it came over the gateway's own socket, with a token, or from a browser that has logged
+    /// in. Any program on this machine can reach the address, including servers that fetch URLs.
     pub can_approve: bool,
     /// Whether the caller is an admin. Other callers reach only the paths that show them their own calls and clients.
     pub is_admin: bool,

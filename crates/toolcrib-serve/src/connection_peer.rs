@@ -16,6 +16,8 @@ pub enum Entrypoint {
     /// A TCP address or Unix socket, used by a process of another user of this machine. Its clients always need a token, or
     /// a caller that is declared for the user.
     OtherUser,
+    /// A loopback address that was opened for the dashboard. Its clients need a session or a token.
+    Dashboard,
 }
 
 /// The other end of a connection.

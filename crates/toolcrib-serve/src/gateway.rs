@@ -22,6 +22,7 @@ use crate::body::ResponseBody;
 use crate::callers::{ActiveCallers, AuthenticatedCaller, IssuedCallers, bearer_token, is_signed_token};
 use crate::client_memory::{ClientMemory, MemoryAccount};
 use crate::connection_peer::{ConnectionPeer, Entrypoint};
+use crate::dashboard_sessions::{DashboardSessions, SessionAccess};
 use crate::forwarded::ForwardedClient;
 use crate::login::{ConnectionLogin, FailedLoginLog, FailedLogins, UnauthenticatedConnections};
 use crate::login_error::LoginError;
@@ -31,6 +32,7 @@ use crate::response;
 use crate::service::connected_clients::{ClientKind, ConnectedClient, ShownTools};
 use crate::service::{CatalogScope, ClientHandle, EndpointScope, McpService};
 use crate::session::Sessions;
+use crate::static_files::StaticFile;
 
 /// Handshakes at the same time. If there are more, the oldest is ended.
 const MAX_HANDSHAKES: usize = 512;
@@ -65,6 +67,8 @@ pub struct HttpGateway {
     pub(crate) url_conflict: Once,
     /// Requests that trusted proxies passed on.
     pub(crate) client_requests: AddressLimit,
+    pub(crate) dashboard_files: &'static [StaticFile],
+    pub(crate) dashboard_sessions: Arc<DashboardSessions>,
 }
 
 impl HttpGateway {
@@ -105,6 +109,8 @@ impl HttpGateway {
             trusted_proxies: Vec::new(),
             url_conflict: Once::new(),
             client_requests: AddressLimit::default(),
+            dashboard_files: &[],
+            dashboard_sessions: Arc::default(),
         }
     }
 
@@ -112,6 +118,13 @@ impl HttpGateway {
     #[must_use]
     pub fn with_admin(self, admin: Arc<dyn AdminRoutes>) -> Self {
         Self { admin, ..self }
+    }
+
+    /// Serves the files of a web page, and lets browsers log in: with the token of a caller, or with a code that `sessions` created.
+    /// A session that a code opened has the rights of the local caller.
+    #[must_use]
+    pub fn with_dashboard(self, files: &'static [StaticFile], sessions: Arc<DashboardSessions>) -> Self {
+        Self { dashboard_files: files, dashboard_sessions: sessions, ..self }
     }
 
     /// Sets the names other than `localhost` by which the gateway is addressed. Requests for other hosts, or from web pages
@@ -245,12 +258,16 @@ impl ConnectionContext {
             return Err(LoginError::Missing);
         }
         let callers = &self.gateway.callers;
-        let access = match callers.issued() {
+        let found = match callers.issued() {
             Some(issued) if self.peer.entrypoint != Entrypoint::Socket => {
                 // Boxed to keep the future of a request without issuers small.
-                Box::pin(self.authenticate_issued(&issued, target, headers)).await?
+                Box::pin(self.authenticate_issued(&issued, target, headers)).await
             }
-            _ => callers.authenticate(&self.peer, headers).ok_or(LoginError::Missing)?,
+            _ => callers.authenticate(&self.peer, headers).ok_or(LoginError::Missing),
+        };
+        let access = match found {
+            Ok(access) => access,
+            Err(error) => self.session(headers).ok_or(error)?,
         };
         self.login.succeed();
         let known_callers = self.gateway.service.crib.known_callers();
@@ -258,6 +275,22 @@ impl ConnectionContext {
             known_callers.record(&access.caller, bearer_token(headers));
         }
         Ok(access)
+    }
+
+    /// Returns the access of the browser session that a request belongs to.
+    pub(crate) fn session(&self, headers: &HeaderMap) -> Option<Arc<AuthenticatedCaller>> {
+        let access = match self.gateway.dashboard_sessions.find(headers, Instant::now())? {
+            SessionAccess::Local => self.gateway.callers.authenticate(&Entrypoint::Socket.into(), headers)?,
+            SessionAccess::Caller(access) => access,
+        };
+        self.login.succeed();
+        Some(access)
+    }
+
+    /// Returns whether an admin's request may approve something. The local caller may over the gateway's own socket and in a browser
+    /// session: any program on this machine can reach the address, including servers that fetch URLs.
+    pub(crate) fn can_approve(&self, caller: &Caller, is_logged_in: bool) -> bool {
+        self.peer.entrypoint == Entrypoint::Socket || is_logged_in || *caller != Caller::local()
     }
 
     /// Returns the caller of a request where issuers are declared.

@@ -9,6 +9,7 @@
 //! | [`Callers`], [`ActiveCallers`] | Who may use the gateway, by bearer token or by tokens of authorization servers; replaced by a reload. |
 //! | [`PendingRevocations`] | Access that a reload ended, on its way to the other gateways on the same store. |
 //! | [`AdminRoutes`] | Your handler of all paths that are not MCP endpoints. |
+//! | [`StaticFile`], [`DashboardSessions`] | The files of a web page, and the logins of browsers to it. |
 //!
 //! # Over a reader and a writer
 //!
@@ -83,6 +84,8 @@ mod body;
 mod callers;
 mod client_memory;
 mod connection_peer;
+mod dashboard;
+mod dashboard_sessions;
 mod detached_stream;
 mod endpoint;
 mod forwarded;
@@ -102,6 +105,7 @@ mod response;
 mod routes;
 mod service;
 mod session;
+mod static_files;
 mod stdio;
 #[cfg(test)]
 mod tests;
@@ -115,6 +119,7 @@ pub use crate::admin_routes::{
 pub use crate::batch::{is_batch, join_responses};
 pub use crate::callers::{ActiveCallers, AuthenticatedCaller, Callers, PendingRevocations};
 pub use crate::connection_peer::{ConnectionPeer, Entrypoint};
+pub use crate::dashboard_sessions::{DashboardSessions, LOGIN_CODE_TTL};
 pub use crate::detached_stream::StreamFuture;
 pub use crate::gateway::HttpGateway;
 pub use crate::http::{OpenedConnection, serve_after_handshake, serve_connection};
@@ -127,4 +132,5 @@ pub use crate::service::connected_clients::{ClientKind, ConnectedClient, ShownTo
 #[doc(hidden)]
 pub use crate::service::listen::final_response as listen_final_response;
 pub use crate::service::{ClientListCost, McpService, ServerListCost};
+pub use crate::static_files::StaticFile;
 pub use crate::stdio::{PipeIdentity, serve_pipe};

@@ -13,6 +13,7 @@ use crate::admin_routes::AdminRequest;
 use crate::body::ResponseBody;
 use crate::callers::IssuedCallers;
 use crate::connection_peer::Entrypoint;
+use crate::dashboard;
 use crate::endpoint;
 use crate::forwarded::ForwardedClient;
 use crate::gateway::ConnectionContext;
@@ -101,9 +102,17 @@ async fn route_request(
     {
         return resource_metadata(conn, &issued, &request, resource);
     }
-    let access = match conn.authenticate(request.uri(), request.headers()).await {
-        Ok(access) => access,
-        Err(error) => return respond_unauthenticated(conn, &request, &error).await,
+    if let Some(response) = dashboard::respond(conn, &request).await {
+        return response;
+    }
+    let session = conn.session(request.headers());
+    let is_logged_in = session.is_some();
+    let access = match session {
+        Some(access) => access,
+        None => match conn.authenticate(request.uri(), request.headers()).await {
+            Ok(access) => access,
+            Err(error) => return respond_unauthenticated(conn, &request, &error).await,
+        },
     };
     let caller = &access.caller;
     if path == "/metrics" {
@@ -118,7 +127,7 @@ async fn route_request(
     if path == "/api/v1/stdio" && is_own_socket && *caller == Caller::local() {
         return upgrade_to_pipe(conn, request);
     }
-    let can_approve = is_own_socket || *caller != Caller::local();
+    let can_approve = conn.can_approve(caller, is_logged_in);
     let request = AdminRequest { can_approve, is_admin: access.admin, ..admin_request(caller, &request) };
     match gateway.admin.open_events(&request) {
         Some(Ok(events)) => return event_response(ResponseBody::events(events)),

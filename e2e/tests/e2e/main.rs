@@ -11,6 +11,7 @@ mod capacity;
 mod chaos;
 mod config_layers;
 mod crashes;
+mod dashboard;
 mod definitions;
 mod eras;
 mod extensions;

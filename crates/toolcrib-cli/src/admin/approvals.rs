@@ -24,11 +24,15 @@ impl Admin {
         let post = method == Method::POST;
         Some(match path {
             ["api", "v1", "approvals"] if get => self.pending_calls().await,
-            ["api", "v1", "calls" | "servers", _, "approve"] if post && !request.can_approve => {
+            ["api", "v1", "calls", _, "approve" | "deny"] | ["api", "v1", "servers", _, "approve"]
+                if post && !request.can_approve =>
+            {
                 forbidden_reply(
-                    "approvals are not accepted here; run `toolcrib approve SERVER` or `toolcrib approve --call ID`",
+                    "approvals are not accepted here; run `toolcrib ui`, `toolcrib approve SERVER` or \
+                     `toolcrib approve --call ID`",
                 )
             }
+            ["api", "v1", "calls", id, "deny"] if post => self.deny_call(id).await,
             ["api", "v1", "calls", id, "approve"] if post => self.approve_call(request.caller, id).await,
             ["api", "v1", "servers", server, "unapproved"] if get => self.unapproved_tools(server).await,
             ["api", "v1", "servers", server, "approve"] if post => self.approve_tools(request, server).await,
@@ -63,6 +67,14 @@ impl Admin {
                 self.record_approval(caller, call.server.as_str(), &message);
                 AdminReply::ok(PendingCallReport::new(&call).to_json())
             }
+            Err(error) => failure_reply(&error),
+        }
+    }
+
+    /// Denies one call.
+    async fn deny_call(&self, id: &str) -> AdminReply {
+        match self.crib().decide_approval(id, false).await {
+            Ok(call) => AdminReply::ok(PendingCallReport::new(&call).to_json()),
             Err(error) => failure_reply(&error),
         }
     }

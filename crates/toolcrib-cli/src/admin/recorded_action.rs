@@ -35,6 +35,8 @@ impl<'a> RecordedAction<'a> {
             ["api", "v1", "servers", server, "stop"] => ("admin/stop", *server),
             ["api", "v1", "servers", server, "approve"] => ("admin/approve_tools", *server),
             ["api", "v1", "calls", id, "approve"] => ("admin/approve_call", *id),
+            ["api", "v1", "calls", id, "deny"] => ("admin/deny_call", *id),
+            ["api", "v1", "ui"] => ("admin/ui", ""),
             _ => return None,
         };
         let server = if segments.contains(&"servers") { object.parse().ok() } else { None };

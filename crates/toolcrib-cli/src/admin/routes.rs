@@ -33,9 +33,15 @@ pub(super) const ROUTES: &[Route] = &[
     get("/api/v1/calls"),
     get("/api/v1/calls/{id}"),
     post("/api/v1/calls/{id}/approve"),
+    post("/api/v1/calls/{id}/deny"),
     get("/api/v1/events"),
     get("/api/v1/stats"),
     get("/api/v1/clients"),
+    get("/api/v1/servers/{server}/why"),
+    get("/api/v1/config"),
+    get("/api/v1/policy"),
+    get("/api/v1/audit"),
+    post("/api/v1/ui"),
     post("/api/v1/reload"),
 ];
 

@@ -184,6 +184,39 @@ async fn invalid_config_changes_nothing() {
 }
 
 #[tokio::test]
+async fn config_rules_and_audit_are_described_and_codes_need_trust() {
+    let test = TestAdmin::new();
+    let server = "[servers.house]\ncommand = \"x\"\nenv = { KEY = \"hidden-value\" }\n";
+    std::fs::write(test.file.path(), format!("{server}\n[policy]\ndeny = [\"house.greet\"]\n")).unwrap();
+    let config = test.get("/api/v1/config").await.1;
+    let is_deny = |value: &&Value| value["key"] == "policy.deny";
+    let deny = config["values"].as_array().unwrap().iter().find(is_deny).unwrap();
+    assert_eq!((&deny["value"], &deny["line"]), (&json!(["house.greet"]), &json!(6)));
+    assert!(!config.to_string().contains("hidden-value"), "{config}");
+    let decision = test.get("/api/v1/policy?tool=house.greet").await.1;
+    assert_eq!((&decision["allowed"], &decision["line"]), (&json!(false), &json!(6)));
+    assert_eq!(test.get("/api/v1/policy?tool=nothing.greet").await.0, 404);
+    assert_eq!(test.get("/api/v1/servers/house/why").await.1["active"], true);
+    assert_eq!(test.get("/api/v1/servers/hause/why").await.0, 404);
+    assert_eq!(test.get("/api/v1/audit").await, (200, json!({"file": null, "intact": null})));
+    assert_eq!((test.post("/api/v1/ui").await.0, test.post("/api/v1/config").await.0), (403, 405));
+}
+
+#[tokio::test]
+async fn brief_lists_have_totals_and_no_definitions() {
+    let test = TestAdmin::new();
+    let tools = test.get("/api/v1/tools?brief=1&limit=0").await.1;
+    assert_eq!((&tools["tools"], &tools["total"]), (&json!([]), &json!(1)));
+    let found = test.get("/api/v1/tools?brief=1&q=greets").await.1["tools"][0].clone();
+    assert!(
+        found["score"].is_number() && found["tokens"].is_u64() && found["definition"].is_null(),
+        "{found}"
+    );
+    assert_eq!(test.get("/api/v1/tools?brief=1&server=other").await.1["total"], 0);
+    assert_eq!(test.get("/api/v1/status?brief=1").await.1["servers"][0]["stderr_tail"], json!([]));
+}
+
+#[tokio::test]
 async fn documented_paths_are_those_of_the_program() {
     let document = openapi::document();
     let documented = document["paths"].as_object().unwrap();
@@ -194,6 +227,8 @@ async fn documented_paths_are_those_of_the_program() {
         .collect();
     let mut own: Vec<String> =
         ROUTES.iter().map(|route| format!("{} {}", route.method, route.path)).collect();
+    // These are answered by `toolcrib-serve`, before there is a caller.
+    documented.retain(|route| !["session", "login", "logout"].iter().any(|name| route.ends_with(name)));
     documented.sort_unstable();
     own.sort_unstable();
     assert_eq!(documented, own);

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::chain::{self, Link, LinkHasher};
 use super::file::{is_at, numbered_path};
@@ -22,6 +22,21 @@ pub(crate) struct IntactChain {
     pub(crate) continues: Option<Link>,
     /// The last link. A copy of it shows later whether lines at the end were removed.
     pub(crate) last: Option<Link>,
+}
+
+impl IntactChain {
+    /// Returns the object of `audit verify --json`.
+    pub(crate) fn to_json(&self, file: &Path) -> Value {
+        json!({
+            "file": file.display().to_string(),
+            "intact": true,
+            "files": self.files,
+            "lines": self.lines,
+            "unchained": self.unchained,
+            "continues": self.continues.map(|link| link.to_string()),
+            "last": self.last.map(|link| link.to_string()),
+        })
+    }
 }
 
 /// The place where a chain is broken.

@@ -54,7 +54,7 @@ const GROUPS: [VerbGroup; 6] = [
         heading: "Gateway:",
         rows: &[
             row(&["serve", "stdio"], "Serve MCP over HTTP, or on stdin and stdout"),
-            row(&["status", "logs"], "Show the state or the stderr of servers"),
+            row(&["ui", "status", "logs"], "Dashboard; state or stderr of servers"),
             row(&["top", "stats", "events"], "Show calls, latencies and what happened"),
             row(&["restart", "stop"], "Restart or stop a server"),
             row(&["service", "stop-gateway"], "Run the gateway as a service; stop it"),

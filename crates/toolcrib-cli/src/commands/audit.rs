@@ -45,15 +45,7 @@ fn print_intact(file: &Path, chain: &IntactChain, out: &mut Output) -> Result<Ex
         return Err(CommandError::new(ExitStatus::CheckFailed, "audit_unchained", message).into());
     }
     if out.json {
-        out.print_json(&json!({
-            "file": file.display().to_string(),
-            "intact": true,
-            "files": chain.files,
-            "lines": chain.lines,
-            "unchained": chain.unchained,
-            "continues": chain.continues.map(|link| link.to_string()),
-            "last": last,
-        }))?;
+        out.print_json(&chain.to_json(file))?;
         return Ok(ExitStatus::Success);
     }
     let lines = format_count(usize::try_from(chain.lines)?, "line");

@@ -5,15 +5,15 @@ use serde_json::json;
 use toolcrib::config::DeclaredServer;
 
 use super::config_document::{ChangeReport, ConfigDocument};
-use super::ls;
 use crate::cli::servers::EditServerArgs;
 use crate::exit::ExitStatus;
 use crate::output::Output;
 use crate::paths::Paths;
+use crate::report::declared::find_declared;
 
 /// Enables a server that was disabled by name.
 pub(crate) async fn enable(args: &EditServerArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
-    ls::find_declared(&paths.sources().load(), &args.server)?;
+    find_declared(&paths.sources().load(), &args.server)?;
     let table = ["servers", args.server.as_str()];
     let key = ["servers", args.server.as_str(), "enabled"];
     let mut document = ConfigDocument::open(paths, args.scope.scope)?;
@@ -41,7 +41,7 @@ pub(crate) async fn enable(args: &EditServerArgs, paths: &Paths, out: &mut Outpu
 
 /// Disables a server by name. It stays declared.
 pub(crate) async fn disable(args: &EditServerArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
-    ls::find_declared(&paths.sources().load(), &args.server)?;
+    find_declared(&paths.sources().load(), &args.server)?;
     let mut document = ConfigDocument::open(paths, args.scope.scope)?;
     document.set(&["servers", &args.server, "enabled"], &json!(false))?;
     let changed = document.write()?;

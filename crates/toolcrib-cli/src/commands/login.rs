@@ -1,6 +1,6 @@
 //! `toolcrib login` and `toolcrib logout`: the OAuth logins to remote servers.
 
-mod browser;
+pub(super) mod browser;
 
 use anyhow::Result;
 use serde_json::{Value, json};

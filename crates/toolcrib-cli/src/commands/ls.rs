@@ -3,12 +3,11 @@
 use anyhow::Result;
 use serde_json::{Value, json};
 use toolcrib::config::{Config, DeclaredServer, DeclaredValue, Origin};
-use toolcrib::util::format::closest_match;
 
-use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::output::Output;
 use crate::paths::Paths;
+use crate::report::declared::{find_declared, value_json};
 use crate::report::list_to_json;
 use crate::report::server::ToolChangeReport;
 
@@ -107,18 +106,6 @@ fn print_replaced(replaced: &[DeclaredValue], out: &mut Output) -> std::io::Resu
     replaced.iter().try_for_each(|value| print_replaced(&value.replaces, out))
 }
 
-/// Finds a declared server by name.
-pub(super) fn find_declared<'a>(config: &'a Config, name: &str) -> Result<&'a DeclaredServer, CommandError> {
-    let server = config.declared.iter().find(|server| server.id.as_str() == name);
-    server.ok_or_else(|| {
-        let error = CommandError::usage(format!("no server is called `{name}`"));
-        match closest_match(name, config.declared.iter().map(|server| server.id.as_str())) {
-            Some(similar) => error.hint(format!("did you mean `{similar}`?")),
-            None => error.hint("toolcrib ls"),
-        }
-    })
-}
-
 /// Formats an origin as `FILE:LINE`.
 pub(super) fn format_origin(origin: &Origin) -> String {
     format!("{}:{}", origin.file.display(), origin.line)
@@ -144,21 +131,5 @@ fn declared_json(server: &DeclaredServer, config: &Config, paths: &Paths) -> Val
         "tags": server.when.as_ref().map(toolcrib::config::TagCondition::required_tags).unwrap_or_default(),
         "origin": {"file": server.origin.file.display().to_string(), "line": server.origin.line},
         "reason": server.reason,
-    })
-}
-
-/// Returns one value with its origin as JSON.
-pub(super) fn value_json(declared: &DeclaredValue) -> Value {
-    let overrides = declared.overrides.iter().map(|(value, origin)| {
-        json!({"value": value, "file": origin.file.display().to_string(), "line": origin.line})
-    });
-    json!({
-        "key": declared.key,
-        "value": declared.value,
-        "file": declared.origin.file.display().to_string(),
-        "line": declared.origin.line,
-        "overrides": overrides.collect::<Vec<_>>(),
-        "replaces": declared.replaces.iter().map(value_json).collect::<Vec<_>>(),
-        "withheld": declared.withheld.iter().map(value_json).collect::<Vec<_>>(),
     })
 }

@@ -10,6 +10,7 @@ use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::output::Output;
 use crate::paths::Paths;
+use crate::report::declared::find_declared;
 use crate::secrets::{SecretLocator, SecretUses};
 
 /// Removes a server from a file, and warns if another file still declares it.
@@ -17,7 +18,7 @@ pub(crate) async fn run(args: &EditServerArgs, paths: &Paths, out: &mut Output) 
     let mut document = ConfigDocument::open(paths, args.scope.scope)?;
     let before = paths.sources().load();
     if !document.toml.remove(&["servers", &args.server]) {
-        let declared = ls::find_declared(&before, &args.server)?;
+        let declared = find_declared(&before, &args.server)?;
         let message = format!("server `{}` is not declared in `{}`", args.server, document.path().display());
         let hint = format!(
             "it is declared in {}; `toolcrib disable {}` disables it",

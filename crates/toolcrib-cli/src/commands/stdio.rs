@@ -20,10 +20,10 @@ use toolcrib_serve::{McpService, PipeIdentity, serve_pipe};
 use self::connector::GatewayConnector;
 use crate::cli::StdioArgs;
 use crate::client;
-use crate::commands::policy::find_profile;
 use crate::exit::ExitStatus;
 use crate::output::Output;
 use crate::paths::Paths;
+use crate::policy_test::find_profile;
 
 /// Returns the working folder, if its path is valid UTF-8.
 fn working_folder() -> Option<String> {

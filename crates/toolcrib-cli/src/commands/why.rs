@@ -1,7 +1,6 @@
 //! `toolcrib why SERVER`: explains why a server is active or not, here or under assumed facts, without starting anything.
 
 use anyhow::Result;
-use serde_json::{Value, json};
 use toolcrib::config::{InvalidFact, TagCondition};
 
 use super::ls;
@@ -10,6 +9,7 @@ use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::output::Output;
 use crate::paths::Paths;
+use crate::report::declared::{find_declared, why_json};
 
 /// Prints the reason, the tags, the scopes and the values of one server.
 pub(crate) fn run(args: &WhyArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
@@ -25,22 +25,11 @@ pub(crate) fn run(args: &WhyArgs, paths: &Paths, out: &mut Output) -> Result<Exi
         facts.assume(assumed).map_err(refusal)?;
     }
     let config = layered.resolve(&facts);
-    let server = ls::find_declared(&config, &args.server)?;
+    let server = find_declared(&config, &args.server)?;
     let values = layered.server_values(&server.id);
     let active: Vec<&str> = config.tags.active.keys().map(String::as_str).collect();
     if out.json {
-        let scopes = config.scopes.iter().map(|scope| {
-            json!({"name": scope.name, "matched": scope.matched, "fact": scope.reason, "tags": scope.tags,
-                   "file": scope.origin.file.display().to_string(), "line": scope.origin.line})
-        });
-        out.print_json(&json!({
-            "name": server.id.as_str(),
-            "active": server.active,
-            "reason": server.reason,
-            "scopes": scopes.collect::<Vec<_>>(),
-            "tags": {"active": active, "wanted": server.when.as_ref().map(condition_json)},
-            "values": values.iter().map(ls::value_json).collect::<Vec<_>>(),
-        }))?;
+        out.print_json(&why_json(&layered, &config, server))?;
         return Ok(ExitStatus::Success);
     }
     out.print_line(&format!("{}: {}", server.id, server.reason))?;
@@ -57,10 +46,6 @@ pub(crate) fn run(args: &WhyArgs, paths: &Paths, out: &mut Output) -> Result<Exi
     out.print_line("values:")?;
     values.iter().try_for_each(|value| ls::print_value(value, out))?;
     Ok(ExitStatus::Success)
-}
-
-fn condition_json(condition: &TagCondition) -> Value {
-    json!({"any": condition.any, "all": condition.all, "not": condition.not})
 }
 
 fn format_condition(condition: &TagCondition) -> String {

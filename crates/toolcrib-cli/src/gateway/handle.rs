@@ -13,6 +13,7 @@ use toolcrib::config::{Config, GatewayLimits, ListenSpec};
 use toolcrib::util::locks::IgnorePoison as _;
 use toolcrib_serve::{HttpGateway, McpService};
 
+use super::dashboard_address::DashboardAddress;
 use super::settings::{GatewaySettings, SettingsTarget};
 use super::{collected_metrics, watch};
 use crate::audit::Audit;
@@ -49,6 +50,7 @@ struct HandleInner {
     /// The HTTP side, which owns this handle, once it is open.
     http: OnceLock<Weak<HttpGateway>>,
     closing: CancellationToken,
+    dashboard: DashboardAddress,
 }
 
 /// The config that was read last.
@@ -85,6 +87,7 @@ impl GatewayHandle {
         sources: ConfigSources,
         running: StampedConfig<'_>,
         auto_started: bool,
+        dashboard: DashboardAddress,
     ) -> Self {
         let StampedConfig { config, stamp } = running;
         Self(Arc::new(HandleInner {
@@ -106,6 +109,7 @@ impl GatewayHandle {
             reloads_started: AtomicU64::new(0),
             http: OnceLock::new(),
             closing: CancellationToken::new(),
+            dashboard,
         }))
     }
 
@@ -144,6 +148,16 @@ impl GatewayHandle {
     /// Returns the number of the config in use.
     pub(super) fn config_generation(&self) -> u64 {
         self.loaded().generation
+    }
+
+    /// Returns the files that make up the config.
+    pub(crate) fn sources(&self) -> &ConfigSources {
+        &self.0.sources
+    }
+
+    /// Returns the address of the dashboard.
+    pub(crate) fn dashboard(&self) -> &DashboardAddress {
+        &self.0.dashboard
     }
 
     /// Returns the history of calls and events.
@@ -311,6 +325,7 @@ impl GatewayHandle {
             tls: None,
         };
         let service = Arc::new(McpService::new(target.crib.clone()));
-        Self::new(target, service, sources, StampedConfig { config: &config, stamp }, false)
+        let running = StampedConfig { config: &config, stamp };
+        Self::new(target, service, sources, running, false, DashboardAddress::new(None, true))
     }
 }

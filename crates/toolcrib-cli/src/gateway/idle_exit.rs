@@ -24,8 +24,12 @@ pub(super) struct ConnectionCount(Arc<watch::Sender<usize>>);
 #[derive(Debug)]
 pub(super) struct CountedStream {
     stream: UnixStream,
-    count: ConnectionCount,
+    _open: OpenConnection,
 }
+
+/// A place in the count, freed on drop.
+#[derive(Debug)]
+pub(super) struct OpenConnection(ConnectionCount);
 
 impl ConnectionCount {
     pub(super) fn new() -> Self {
@@ -34,14 +38,19 @@ impl ConnectionCount {
 
     /// Counts a connection until it is closed.
     pub(super) fn add(&self, stream: UnixStream) -> CountedStream {
+        CountedStream { stream, _open: self.enter() }
+    }
+
+    /// Counts a connection until the returned value is dropped.
+    pub(super) fn enter(&self) -> OpenConnection {
         self.0.send_modify(|count| *count += 1);
-        CountedStream { stream, count: self.clone() }
+        OpenConnection(self.clone())
     }
 }
 
-impl Drop for CountedStream {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
-        self.count.0.send_modify(|count| *count -= 1);
+        self.0.0.send_modify(|count| *count -= 1);
     }
 }
 

@@ -1,6 +1,7 @@
 //! The gateway's listeners: bound here, or passed on by a service manager.
 
 use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -8,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, UnixListener, UnixStream};
+use toolcrib::config::ListenSpec;
 use toolcrib::config::TlsSpec;
 use toolcrib::util::files::create_private_folder;
 
@@ -86,6 +88,25 @@ impl GatewayListeners {
         Ok(Self { public, socket, address, peer_check, tls, lock })
     }
 
+    /// Returns the URL of the dashboard for a browser on this machine, if the gateway has a TCP address.
+    pub(super) fn dashboard_url(&self, listen: &ListenSpec) -> Option<String> {
+        let address = self.public.as_ref().and_then(Listener::tcp_address)?;
+        if let Some(url) = &listen.public_url {
+            return Some(format!("{}/", url.trim_end_matches('/')));
+        }
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        Some(format!("{scheme}://{}/", SocketAddr::new(reachable_ip(address.ip()), address.port())))
+    }
+
+    /// Returns whether the dashboard may accept login codes: connections of other users, who may see a code among the arguments of a
+    /// browser, can be told apart, or were let in on purpose.
+    pub(super) fn accepts_codes(&self) -> bool {
+        match &self.public {
+            Some(Listener::Tcp(_)) => self.peer_check.is_available(),
+            _ => PeerCheck::new(&ListenAddr::default(), false).is_available(),
+        }
+    }
+
     /// Closes the listeners and keeps the lock, because the gateway has not ended.
     pub(super) fn close(self) -> GatewayLock {
         self.lock
@@ -117,10 +138,10 @@ impl Listener {
         Self::Tcp(Arc::new(listener))
     }
 
-    /// Returns the TCP port, if it has one.
-    pub(super) fn port(&self) -> Option<u16> {
+    /// Returns the TCP address, if it has one.
+    pub(super) fn tcp_address(&self) -> Option<SocketAddr> {
         match self {
-            Self::Tcp(listener) => listener.local_addr().ok().map(|address| address.port()),
+            Self::Tcp(listener) => listener.local_addr().ok(),
             Self::Unix(..) => None,
         }
     }
@@ -234,6 +255,15 @@ async fn refuse_second_gateway(paths: &Paths) -> Result<(), CommandError> {
         }
     }
     Ok(())
+}
+
+/// Returns an address of this machine by which a browser on it reaches a listener.
+fn reachable_ip(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    }
 }
 
 fn activation_failed(error: &io::Error) -> CommandError {

@@ -54,6 +54,11 @@ impl PeerCheck {
         Err(CommandError::new(ExitStatus::InvalidConfig, "config_invalid", message).hint(hint))
     }
 
+    /// Returns whether the owner of a connection can be found, or does not matter.
+    pub(super) fn is_available(&self) -> bool {
+        !matches!(self, Self::Unavailable)
+    }
+
     /// Returns whether [`PeerCheck::identify`] returns within microseconds.
     pub(super) fn is_fast(&self) -> bool {
         match self {

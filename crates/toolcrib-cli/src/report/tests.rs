@@ -177,6 +177,7 @@ fn reports_keep_every_member() {
 fn tool_reports_keep_every_member() {
     let tool = json!({
         "name": "git__log", "server": "git", "tool": "log", "description": null, "change": "new",
+        "tokens": 9,
         "definition": {"name": "log", "x": [1, 2.5]},
     });
     let failed = json!({"kind": "lost", "hint": "h", "sent": "never", "server": "b", "message": "m", "code": "lost", "stderr": ["x"]});

@@ -1,6 +1,7 @@
 //! Lists of tools.
 
 use serde_json::{Map, Value, json};
+use toolcrib::access::expose::BYTES_PER_TOKEN;
 use toolcrib::{Error, PinStatus, PinnedKind, Pinning, SearchHit, ServerStatus, Tool};
 
 use crate::hints::error_data;
@@ -86,6 +87,8 @@ pub(crate) struct ToolReport {
     pub(crate) description: Option<String>,
     /// `new` or `changed`, if the tool differs from what was approved.
     pub(crate) change: Option<String>,
+    /// The estimated tokens of its definition.
+    pub(crate) tokens: u64,
     pub(crate) definition: Value,
     /// How well it matches, if it was found by a query.
     pub(crate) found: Option<SearchReport>,
@@ -108,17 +111,25 @@ impl ToolReport {
         Self { found: Some(SearchReport { score, fields }), ..Self::new(&hit.tool) }
     }
 
+    /// Returns the size of the definition as clients are shown it, under its public name.
+    pub(crate) fn definition_bytes(&self) -> usize {
+        (self.definition.to_string().len() + self.name.len()).saturating_sub(self.tool.len())
+    }
+
     /// Creates the report about a tool.
     pub(crate) fn new(tool: &Tool) -> Self {
-        Self {
+        let mut report = Self {
             name: tool.public_name.to_string(),
             server: tool.server.to_string(),
             tool: tool.own_name.to_string(),
             description: tool.description(),
             change: tool.pin_status.map(|status| PinStatus::as_str(status).to_owned()),
+            tokens: 0,
             definition: serde_json::from_slice(&tool.definition).unwrap_or_default(),
             found: None,
-        }
+        };
+        report.tokens = report.definition_bytes().div_ceil(BYTES_PER_TOKEN) as u64;
+        report
     }
 }
 
@@ -130,6 +141,7 @@ impl Report for ToolReport {
             "tool": self.tool,
             "description": self.description,
             "change": self.change,
+            "tokens": self.tokens,
             "definition": self.definition,
         });
         if let Some(found) = &self.found {
@@ -147,6 +159,7 @@ impl Report for ToolReport {
             tool: members.text("tool"),
             description: members.optional_text("description"),
             change: members.optional_text("change"),
+            tokens: members.count("tokens"),
             definition: members.value("definition"),
             found: value
                 .get("score")

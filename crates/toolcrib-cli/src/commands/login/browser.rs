@@ -9,7 +9,7 @@ const OPENERS: [&str; 3] = ["xdg-open", "open", "wslview"];
 
 /// Opens a URL with `$BROWSER` or the system's opener. Returns whether a program was started. In a remote shell without a
 /// display, none is: it would be a browser on the wrong machine.
-pub(super) async fn open(url: &str) -> bool {
+pub(in crate::commands) async fn open(url: &str) -> bool {
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     if let Some(browser) = std::env::var("BROWSER").ok().filter(|browser| !browser.is_empty()) {
         return start(&browser, url);

@@ -36,7 +36,7 @@ impl ServerCost {
 pub(super) fn costs(tools: &[ToolReport]) -> Vec<ServerCost> {
     let mut costs: Vec<ServerCost> = Vec::new();
     for tool in tools {
-        let bytes = definition_bytes(tool);
+        let bytes = tool.definition_bytes();
         match costs.iter_mut().find(|cost| cost.server == tool.server) {
             Some(cost) => {
                 cost.tools += 1;
@@ -48,11 +48,6 @@ pub(super) fn costs(tools: &[ToolReport]) -> Vec<ServerCost> {
     // The sort is stable: servers that cost the same stay in the order of the list.
     costs.sort_by_key(|cost| std::cmp::Reverse(cost.bytes));
     costs
-}
-
-/// Returns the size of a definition as clients are shown it, under its public name.
-fn definition_bytes(tool: &ToolReport) -> usize {
-    (tool.definition.to_string().len() + tool.name.len()).saturating_sub(tool.tool.len())
 }
 
 /// Returns the first line of the description, after the mark of a changed tool.
@@ -114,7 +109,7 @@ pub(super) fn tool_page(tool: &ToolReport, width: usize) -> Vec<String> {
     if !annotations.is_empty() {
         lines.push(format!("Annotations: {}", annotations.join(", ")));
     }
-    lines.push(format!("Cost: {} tokens", definition_bytes(tool).div_ceil(BYTES_PER_TOKEN)));
+    lines.push(format!("Cost: {} tokens", tool.definition_bytes().div_ceil(BYTES_PER_TOKEN)));
     lines.push("Example:".to_owned());
     lines.push(format!("  {}", example(tool)));
     lines
