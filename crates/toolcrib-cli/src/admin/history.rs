@@ -128,7 +128,7 @@ impl Admin {
         let mut shown = ShownToolsMemo::new(&http);
         for day in &mut cost.days {
             let client =
-                ClientScope { caller: Caller::new(&*day.caller), name: day.client.clone(), server: None };
+                ClientScope { caller: Caller::new(&day.caller), name: day.client.clone(), server: None };
             let tokens: usize = shown.get(client).iter().map(ShownTools::tokens).sum();
             day.definition_tokens = Some(tokens as u64);
         }
@@ -155,7 +155,7 @@ impl Admin {
                 name: client.name.as_deref().map(str::to_owned),
                 server: client.server.as_ref().map(ToString::to_string),
             };
-            client_report(client, shown.get(scope), calls.as_ref())
+            client_report(client, &shown.get(scope), calls.as_ref())
         };
         ClientsReport { clients: clients.iter().map(report).collect() }
     }
@@ -242,7 +242,7 @@ impl<'a> ShownToolsMemo<'a> {
 
 fn client_report(
     client: &ConnectedClient,
-    shown: Arc<[ShownTools]>,
+    shown: &[ShownTools],
     calls: Option<&ClientCalls>,
 ) -> ClientReport {
     let kind = match client.kind {

@@ -179,7 +179,11 @@ impl HistoryStream {
         while let Some(segment) = segments.pop_front() {
             let bytes = match tokio::task::spawn_blocking(move || segment.read()).await {
                 Ok(Ok(bytes)) => bytes,
-                _ => continue,
+                Ok(Err(error)) => {
+                    tracing::warn!("cannot read the history: {error}");
+                    continue;
+                }
+                Err(_) => return false,
             };
             let events = self.selector.select_all(&bytes);
             if !self.send(events).await {

@@ -165,7 +165,7 @@ impl CallEntry<'_> {
 }
 
 /// An event. Empty texts are missing values.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct EventEntry<'a> {
     pub(crate) seq: u64,
     /// The id of a call; zero if the event is not about one.

@@ -111,7 +111,7 @@ impl TopView {
                     self.filter.pop();
                 }
                 key if key.is_ascii_graphic() && self.filter.len() < MAX_FILTER => {
-                    self.filter.push(key.into())
+                    self.filter.push(key.into());
                 }
                 _ => {}
             }
