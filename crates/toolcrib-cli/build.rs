@@ -1,7 +1,5 @@
 //! Compresses the files of the dashboard, so that the program contains them as they are sent.
 
-#![expect(clippy::print_stdout, reason = "Cargo reads what a build script prints")]
-
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;

@@ -47,7 +47,6 @@ use crate::dashboard;
 use crate::exit::ExitStatus;
 use crate::hints::hint_text;
 use crate::history::CallHistory;
-use crate::listen::{self, ListenAddr};
 use crate::paths::Paths;
 use crate::secrets::SecretLocator;
 use crate::sources::ConfigSources;
@@ -122,7 +121,7 @@ impl Gateway {
         let builder = with_signing_key(builder(paths, settings.settings, &secrets), paths)
             .listing_wait(settings.limits.listing_wait);
         let telemetry = Arc::new(Telemetry::from_env(settings.metrics));
-        let is_exposed = listeners.address.as_ref().is_some_and(ListenAddr::is_exposed);
+        let is_exposed = listeners.is_exposed();
         let builder = builder.login_starter(LoopbackLogins { is_exposed });
         let builder = builder.observer(audit.clone()).observer(telemetry.clone()).observer(history.clone());
         let crib = build_crib(builder.log(logs.sink()))?;
@@ -146,16 +145,11 @@ impl Gateway {
         let sessions = dashboard.sessions();
         let handle =
             GatewayHandle::new(target, service.clone(), sources.clone(), running, is_auto, dashboard);
-        let own_host = listeners.address.as_ref().and_then(ListenAddr::host);
-        let public_url = settings.listen.public_url;
-        let public_host = public_url.as_deref().and_then(listen::url_host);
-        let hosts = settings.listen.hosts.into_iter().chain(own_host).chain(public_host).collect();
-        let port = listeners.public.as_ref().and_then(Listener::tcp_address).map(|address| address.port());
         let http = HttpGateway::new(service, callers, &settings.limits)
             .with_admin(admin(handle.clone()))
-            .with_hosts(hosts)
+            .with_hosts(listeners.hosts(&settings.listen))
             .with_dashboard(dashboard::FILES, sessions)
-            .with_public_address(public_url, port)
+            .with_public_address(settings.listen.public_url, listeners.port())
             .with_trusted_proxies(settings.listen.trusted_proxies)
             .with_max_unauthenticated(max_public_connections() / 2)
             .with_failed_logins(move |failed| record_failed_logins(&login_audit, failed));
@@ -183,13 +177,12 @@ impl Gateway {
     /// Returns whether other machines can reach it without TLS and without a proxy that publishes it over TLS.
     pub(crate) fn is_exposed_without_tls(&self, config: &Config) -> bool {
         let is_published = config.listen.public_url.as_ref().is_some_and(|url| url.starts_with("https://"));
-        let is_exposed = self.listeners.address.as_ref().is_some_and(ListenAddr::is_exposed);
-        is_exposed && self.listeners.tls.is_none() && !is_published
+        self.listeners.is_exposed() && self.listeners.tls.is_none() && !is_published
     }
 
     /// Returns the TCP port, if it listens on one.
     pub(crate) fn port(&self) -> Option<u16> {
-        self.listeners.public.as_ref().and_then(Listener::tcp_address).map(|address| address.port())
+        self.listeners.port()
     }
 
     /// Waits until no client was connected to its own socket, and no call was in flight, for this time.

@@ -9,8 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, UnixListener, UnixStream};
-use toolcrib::config::ListenSpec;
-use toolcrib::config::TlsSpec;
+use toolcrib::config::{ListenSpec, TlsSpec};
 use toolcrib::util::files::create_private_folder;
 
 use super::lock::{self, GatewayLock};
@@ -21,7 +20,7 @@ use super::tls::ServerTls;
 use crate::client;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
-use crate::listen::ListenAddr;
+use crate::listen::{self, ListenAddr};
 use crate::paths::Paths;
 
 /// Time that a gateway which is started in the background waits for a gateway that is stopping.
@@ -86,6 +85,23 @@ impl GatewayListeners {
         let socket = bind_own_socket(paths, &mut inherited)?;
         record_address(paths);
         Ok(Self { public, socket, address, peer_check, tls, lock })
+    }
+
+    /// Returns whether other machines can reach the gateway.
+    pub(super) fn is_exposed(&self) -> bool {
+        self.address.as_ref().is_some_and(ListenAddr::is_exposed)
+    }
+
+    /// Returns the TCP port, if the gateway listens on one.
+    pub(super) fn port(&self) -> Option<u16> {
+        self.public.as_ref().and_then(Listener::tcp_address).map(|address| address.port())
+    }
+
+    /// Returns the names under which clients may address the gateway.
+    pub(super) fn hosts(&self, listen: &ListenSpec) -> Vec<String> {
+        let own_host = self.address.as_ref().and_then(ListenAddr::host);
+        let public_host = listen.public_url.as_deref().and_then(listen::url_host);
+        listen.hosts.iter().cloned().chain(own_host).chain(public_host).collect()
     }
 
     /// Returns the URL of the dashboard for a browser on this machine, if the gateway has a TCP address.

@@ -104,9 +104,7 @@ fn spans_and_metrics_are_exported_before_the_gateway_ends() {
         command.env_remove("http_proxy").env_remove("HTTP_PROXY").env("NO_PROXY", "127.0.0.1");
     });
     let trace = "0af7651916cd43dd8448eb211c80319c";
-    let call = format!(
-        r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"echo__say","arguments":{{"text":"x"}},"_meta":{{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{{}},"io.modelcontextprotocol/clientInfo":{{"name":"t","version":"1"}}}}}}}}"#
-    );
+    let call = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo__say","arguments":{"text":"x"},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"}}}}"#;
     let parent = format!("00-{trace}-b7ad6b7169203331-01");
     let headers = [
         ("Content-Type", "application/json"),

@@ -281,8 +281,7 @@ async fn list_costs_are_known_for_each_client_by_server() {
 
 #[tokio::test]
 async fn identical_searches_are_not_stopped_and_identical_calls_are() {
-    let mut limits = UsageLimits::default();
-    limits.identical_calls = std::num::NonZeroU32::new(2);
+    let limits = UsageLimits { identical_calls: std::num::NonZeroU32::new(2), ..Default::default() };
     let service = service(builder(ExposeMode::Search).limits(limits)).await;
     let client_context = Some(Arc::new(toolcrib::ClientContext::default()));
     let ask = async |name: &str, arguments: Value| {
