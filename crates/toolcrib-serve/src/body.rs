@@ -10,6 +10,7 @@ use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use toolcrib::CallUpdate;
 use toolcrib::protocol::jsonrpc::{RequestId, ResponsePayload, encode_response, result_head};
 use toolcrib::protocol::sse::write_event;
@@ -165,10 +166,25 @@ impl MessageSource for CallStream {
     }
 }
 
-/// A stream of encoded events.
-impl MessageSource for mpsc::Receiver<Vec<u8>> {
+/// A stream of encoded events that ends with the access of its caller.
+pub(crate) struct RevocableEvents {
+    events: mpsc::Receiver<Vec<u8>>,
+    revoked: Pin<Box<WaitForCancellationFutureOwned>>,
+}
+
+impl RevocableEvents {
+    /// Ends a stream when `revoked` is cancelled.
+    pub(crate) fn new(events: mpsc::Receiver<Vec<u8>>, revoked: CancellationToken) -> Self {
+        Self { events, revoked: Box::pin(revoked.cancelled_owned()) }
+    }
+}
+
+impl MessageSource for RevocableEvents {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Vec<u8>>> {
-        self.poll_recv(context)
+        match self.revoked.as_mut().poll(context) {
+            Poll::Ready(()) => Poll::Ready(None),
+            Poll::Pending => self.events.poll_recv(context),
+        }
     }
 }
 

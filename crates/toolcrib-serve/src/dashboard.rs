@@ -66,14 +66,16 @@ async fn describe(conn: &ConnectionContext, target: &Uri, headers: &HeaderMap) -
     json_response(StatusCode::OK, description.to_string())
 }
 
-/// Describes a request without a caller. Only other users of this machine are refused, because they cannot log in.
+/// Describes a request without a caller. Other users of this machine are refused, because they cannot log in, and so is a token that is not
+/// valid: guesses are delayed and reported like everywhere else.
 fn describe_anonymous(
     conn: &ConnectionContext,
     error: &LoginError,
     target: &Uri,
     headers: &HeaderMap,
 ) -> Response<ResponseBody> {
-    if conn.peer.entrypoint == Entrypoint::OtherUser && conn.gateway.callers.is_empty() {
+    let is_other_user = conn.peer.entrypoint == Entrypoint::OtherUser && conn.gateway.callers.is_empty();
+    if is_other_user || headers.contains_key(AUTHORIZATION) {
         return conn.refuse_login(error, target, headers);
     }
     let anonymous = json!({"caller": null, "admin": false, "can_approve": false, "logged_in": false});

@@ -23,6 +23,8 @@ pub(crate) struct ForwardedClient {
     pub(crate) is_https: Option<bool>,
     /// The host that it addressed, with or without a port.
     pub(crate) host: Option<String>,
+    /// True if it may be on another machine: one of the peers is, or is not known.
+    pub(crate) is_remote: bool,
 }
 
 /// Two headers of a request that describe different clients, so that one of them is not from the proxy.
@@ -36,14 +38,12 @@ impl ForwardedClient {
         let common = Self::from_common(headers, trusted);
         match (standard, common) {
             (Some(standard), Some(common)) if standard.conflicts_with(&common) => Err(ConflictingHeaders),
-            (Some(client), _) | (None, Some(client)) => Ok(client),
+            (Some(standard), Some(common)) => {
+                Ok(Self { is_remote: standard.is_remote || common.is_remote, ..standard })
+            }
+            (Some(client), None) | (None, Some(client)) => Ok(client),
             (None, None) => Ok(Self::default()),
         }
-    }
-
-    /// Returns whether the client may be on another machine.
-    pub(crate) fn is_remote(&self) -> bool {
-        *self != Self::default() && self.address.is_none_or(|address| !address.is_loopback())
     }
 
     fn conflicts_with(&self, other: &Self) -> bool {
@@ -63,7 +63,12 @@ impl ForwardedClient {
         let client = find_client(&peers, trusted);
         let element = elements.into_iter().nth(client.index).unwrap_or_default();
         let is_https = element.scheme.as_deref().and_then(parse_scheme);
-        Some(Self { address: client.address, is_https, host: element.host })
+        Some(Self {
+            address: client.address,
+            is_https,
+            host: element.host,
+            is_remote: has_remote_peer(&peers),
+        })
     }
 
     fn from_common(headers: &HeaderMap, trusted: &[AddressRange]) -> Option<Self> {
@@ -81,7 +86,8 @@ impl ForwardedClient {
             false => values.into_iter().next_back(),
         };
         let is_https = at_client(schemes).as_deref().and_then(parse_scheme);
-        Some(Self { address: client.address, is_https, host: at_client(hosts) })
+        let is_remote = has_remote_peer(&addresses);
+        Some(Self { address: client.address, is_https, host: at_client(hosts), is_remote })
     }
 }
 
@@ -98,6 +104,13 @@ fn find_client(peers: &[Option<IpAddr>], trusted: &[AddressRange]) -> ClientPosi
     };
     let index = peers.iter().rposition(|peer| !is_trusted(peer)).unwrap_or(0);
     ClientPosition { index, address: peers.get(index).copied().flatten() }
+}
+
+/// Returns whether one of the peers may be on another machine. All are looked at: a client whose address is that of a trusted proxy can
+/// write any address before it.
+fn has_remote_peer(peers: &[Option<IpAddr>]) -> bool {
+    let is_here = |peer: &Option<IpAddr>| peer.is_some_and(|address| address.is_loopback());
+    peers.is_empty() || !peers.iter().all(is_here)
 }
 
 /// Returns the elements of a list header, of all its lines. Commas in quotes do not separate.
@@ -191,7 +204,8 @@ mod tests {
     }
 
     fn client(address: &str, is_https: Option<bool>, host: Option<&str>) -> ForwardedClient {
-        ForwardedClient { address: address.parse().ok(), is_https, host: host.map(str::to_owned) }
+        let host = host.map(str::to_owned);
+        ForwardedClient { address: address.parse().ok(), is_https, host, is_remote: true }
     }
 
     #[test]
@@ -233,7 +247,7 @@ mod tests {
                         for=10.0.0.7;proto=http;by=\"a,b;c\"";
         let expected = client("2001:db8::1", Some(true), Some("crib.example:8443"));
         assert_eq!(read(&[("forwarded", standard)]).unwrap(), expected);
-        assert_eq!(read(&[("forwarded", "for=_hidden;proto=gopher")]).unwrap(), ForwardedClient::default());
+        assert_eq!(read(&[("forwarded", "for=_hidden;proto=gopher")]).unwrap(), client("none", None, None));
     }
 
     #[test]

@@ -21,6 +21,7 @@ use crate::admin_routes::{AdminRoutes, NoAdminRoutes};
 use crate::body::ResponseBody;
 use crate::callers::{ActiveCallers, AuthenticatedCaller, IssuedCallers, bearer_token, is_signed_token};
 use crate::client_memory::{ClientMemory, MemoryAccount};
+use crate::connection_clients::ConnectionClients;
 use crate::connection_peer::{ConnectionPeer, Entrypoint};
 use crate::dashboard_sessions::{DashboardSessions, SessionAccess};
 use crate::forwarded::ForwardedClient;
@@ -237,8 +238,8 @@ pub(crate) struct ConnectionContext {
     pub(crate) peer: ConnectionPeer,
     /// True if the peer is a trusted proxy.
     pub(crate) is_proxy: bool,
-    /// The client of stateless requests.
-    pub(crate) client: ClientHandle,
+    /// The clients of stateless requests.
+    pub(crate) clients: ConnectionClients,
     /// Reads the `_meta` of stateless requests.
     pub(crate) meta_reader: RequestMetaReader,
     /// Cancelled when the gateway stops or the connection is to be closed; ends streams that have no end of their own.
@@ -265,6 +266,7 @@ impl ConnectionContext {
             }
             _ => callers.authenticate(&self.peer, headers).ok_or(LoginError::Missing),
         };
+        let is_known = found.is_ok();
         let access = match found {
             Ok(access) => access,
             Err(error) => self.session(headers).ok_or(error)?,
@@ -272,7 +274,10 @@ impl ConnectionContext {
         self.login.succeed();
         let known_callers = self.gateway.service.crib.known_callers();
         if known_callers.is_wanted() && access.caller != Caller::local() {
-            known_callers.record(&access.caller, bearer_token(headers));
+            // Beside a session or on a Unix socket, a token is not looked at, so that nothing is done with it.
+            let is_token_checked = is_known && self.peer.entrypoint != Entrypoint::Socket;
+            let token = if is_token_checked { bearer_token(headers) } else { None };
+            known_callers.record(&access.caller, token);
         }
         Ok(access)
     }
@@ -382,6 +387,11 @@ impl ConnectionContext {
             tracing::debug!("refused a token: {reason}");
         }
         error.response(&issued, &self.resource(target, headers))
+    }
+
+    /// Returns the client of the stateless requests of a caller.
+    pub(crate) fn client(&self, caller: &Caller) -> Arc<ClientHandle> {
+        self.clients.get(&self.gateway.service, caller)
     }
 
     /// Returns the memory that a request or session of a caller counts against.

@@ -15,6 +15,7 @@ use tokio_util::task::TaskTracker;
 use toolcrib::protocol::era::client::RequestMetaReader;
 use toolcrib::util::tasks::SpawnBoxed as _;
 
+use crate::connection_clients::ConnectionClients;
 use crate::connection_peer::{ConnectionPeer, Entrypoint};
 use crate::detached_stream::{self, StreamFuture};
 use crate::gateway::{ConnectionContext, HttpGateway};
@@ -120,9 +121,9 @@ async fn serve_client(
         () = stop.cancelled() => return None,
     };
     let Ok(Ok((io, is_http2))) = opened else { return None };
-    let client = gateway.service.connect_client();
+    let clients = ConnectionClients::default();
     let meta_reader = RequestMetaReader::default();
-    let conn = Arc::new(ConnectionContext { gateway, peer, is_proxy, client, meta_reader, stop, login });
+    let conn = Arc::new(ConnectionContext { gateway, peer, is_proxy, clients, meta_reader, stop, login });
     if is_http2 {
         Box::pin(serve_http2(io, conn)).await;
         return None;

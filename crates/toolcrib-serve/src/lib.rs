@@ -83,6 +83,7 @@ mod batch;
 mod body;
 mod callers;
 mod client_memory;
+mod connection_clients;
 mod connection_peer;
 mod dashboard;
 mod dashboard_sessions;

@@ -10,7 +10,7 @@ use toolcrib::util::tasks::SpawnBoxed as _;
 use toolcrib::{Caller, Project};
 
 use crate::admin_routes::AdminRequest;
-use crate::body::ResponseBody;
+use crate::body::{ResponseBody, RevocableEvents};
 use crate::callers::IssuedCallers;
 use crate::connection_peer::Entrypoint;
 use crate::dashboard;
@@ -61,7 +61,7 @@ async fn handle_forwarded(conn: &ConnectionContext, request: Request<Incoming>) 
                        let the proxy remove the headers that it does not set";
         return error_response(StatusCode::BAD_REQUEST, message);
     };
-    if client.is_remote() && gateway.callers.is_empty() && !is_health(request.uri().path()) {
+    if client.is_remote && gateway.callers.is_empty() && !is_health(request.uri().path()) {
         return response::remote_client();
     }
     conn.report_url_conflict(&client);
@@ -130,7 +130,10 @@ async fn route_request(
     let can_approve = conn.can_approve(caller, is_logged_in);
     let request = AdminRequest { can_approve, is_admin: access.admin, ..admin_request(caller, &request) };
     match gateway.admin.open_events(&request) {
-        Some(Ok(events)) => return event_response(ResponseBody::events(events)),
+        Some(Ok(events)) => {
+            let events = RevocableEvents::new(events, access.revoked.clone());
+            return event_response(ResponseBody::events(events));
+        }
         Some(Err(reply)) => return json_response(reply.status, reply.body.to_string()),
         None => {}
     }

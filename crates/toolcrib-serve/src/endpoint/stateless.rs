@@ -38,8 +38,9 @@ pub(super) async fn respond(
         accepts_events && meta.wants_updates() && McpService::is_forwarded(Era::Stateless, &method);
     let service = conn.gateway.service.clone();
     let access = scope.access.clone();
-    service.note_stateless(&conn.client, &scope, &meta, &conn.meta_reader);
-    let context = RequestContext::stateless(scope, &meta, conn.client.key);
+    let client = conn.client(scope.caller());
+    service.note_stateless(&client, &scope, &meta, &conn.meta_reader);
+    let context = RequestContext::stateless(scope, &meta, client.key);
     if !wants_updates {
         let response = service.respond(context, &method, params).await;
         return respond_completely(conn, &access, &id, &response);
@@ -76,9 +77,10 @@ pub(super) async fn respond(
 pub(super) fn receive(conn: &ConnectionContext, scope: EndpointScope, method: String, params: Option<Bytes>) {
     let Some(Ok(mut params)) = params.map(|params| Object::parse(&params)) else { return };
     if let DeclaredEra::Stateless(meta) = conn.meta_reader.read(Some(&mut params)) {
-        let context = RequestContext::stateless(scope, &meta, conn.client.key);
+        let client = conn.client(scope.caller());
+        let context = RequestContext::stateless(scope, &meta, client.key);
         let gateway = &conn.gateway;
-        gateway.service.spawn_notification(&gateway.tasks, &conn.client, context, method, params);
+        gateway.service.spawn_notification(&gateway.tasks, &client, context, method, params);
     }
 }
 
@@ -96,7 +98,8 @@ async fn open_listen_stream(
     }
     // Created first, so that no change is missed while the stream is opened.
     let service = &conn.gateway.service;
-    let context = RequestContext::stateless(scope, meta, conn.client.key);
+    let key = conn.client(scope.caller()).key;
+    let context = RequestContext::stateless(scope, meta, key);
     let watcher = ChangeWatcher::new(service.clone(), context.scope.clone());
     let stream = match service.listen(&context, &id, params.as_ref()).await {
         Ok(stream) => stream,

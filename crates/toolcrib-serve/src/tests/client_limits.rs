@@ -11,6 +11,7 @@ use toolcrib::protocol::era::client::RequestMetaReader;
 use toolcrib::{ServerSpec, Toolbox};
 
 use super::*;
+use crate::connection_clients::ConnectionClients;
 use crate::gateway::ConnectionContext;
 use crate::login::ConnectionLogin;
 
@@ -252,7 +253,7 @@ async fn partial_head_is_parsed_once() {
     ours.write_all(b"GET /mcp HTTP/1.1\r\nHost: loc").await.unwrap();
     let (io, _) = crate::peek_io::PeekIo::detect_version(theirs).await.unwrap();
     let conn = Arc::new(ConnectionContext {
-        client: gateway.state.service.connect_client(),
+        clients: ConnectionClients::default(),
         gateway: gateway.state.clone(),
         peer: Entrypoint::Tcp.into(),
         is_proxy: false,

@@ -26,7 +26,11 @@ impl ProxiedGateway {
         let state = HttpGateway::new(McpService::new(crib), callers, &GatewayLimits::default())
             .with_hosts(vec!["crib.local".to_owned()])
             .with_max_unauthenticated(1)
-            .with_trusted_proxies(vec![toolcrib::config::AddressRange::parse("10.0.0.0/8").unwrap()])
+            .with_trusted_proxies(
+                ["10.0.0.0/8", "127.0.0.1"]
+                    .map(|range| toolcrib::config::AddressRange::parse(range).unwrap())
+                    .into(),
+            )
             .with_failed_logins(move |failed| {
                 recorded.lock().unwrap().extend(failed.address.map(|ip| ip.to_string()));
             });
@@ -94,7 +98,21 @@ async fn remote_client_of_a_proxy_is_not_the_local_caller() {
     let gateway = ProxiedGateway::new("");
     assert_eq!(gateway.status(PROXY, CLIENT).await, "403");
     assert_eq!(gateway.status(PROXY, "|X-Forwarded-Proto: https").await, "403", "its address is not known");
+    for hidden in
+        ["|X-Forwarded-For: unknown", "|Forwarded: for=_hidden", "|X-Forwarded-For: 127.0.0.1, unknown"]
+    {
+        assert_eq!(gateway.status(PROXY, hidden).await, "403", "{hidden}");
+    }
+    // A client in the network of the proxies can write any address before its own.
+    for forged in [
+        "|X-Forwarded-For: 127.0.0.1, 10.0.0.9",
+        "|Forwarded: for=127.0.0.1, for=10.0.0.9",
+        "|Forwarded: for=127.0.0.1|X-Forwarded-For: 127.0.0.1, 10.0.0.9",
+    ] {
+        assert_eq!(gateway.status(PROXY, forged).await, "403", "{forged}");
+    }
     assert_eq!(gateway.status(PROXY, "|X-Forwarded-For: 127.0.0.1").await, "200");
+    assert_eq!(gateway.status(PROXY, "|X-Forwarded-For: 127.0.0.1, ::1").await, "200");
     assert_eq!(gateway.status(PROXY, "").await, "200", "a program on the machine of the proxy");
 }
 

@@ -159,7 +159,13 @@ impl Hiding {
         match key {
             "url" => Self::Query,
             key if key.starts_with("env.") || key.starts_with("headers.") => Self::Literals,
-            "auth.client-secret" | "auth.private-key" | "auth.identity-provider.id-token" => Self::Literals,
+            // Wherever they are: a new table with credentials must not have to be added here.
+            key if key.ends_with("client-secret")
+                || key.ends_with("private-key")
+                || key.ends_with("id-token") =>
+            {
+                Self::Literals
+            }
             _ => Self::Nothing,
         }
     }

@@ -27,6 +27,10 @@ grant = 'enterprise-managed'
 client-id = 'me'
 client-secret = 'CANARY_S'
 identity-provider = { token-endpoint = 'https://mine.test/token', client-id = 'me', id-token = 'CANARY_T' }
+[servers.exchange]
+url = 'https://mine.test/exchange'
+forward = 'token-exchange'
+token-exchange = { token-endpoint = 'https://mine.test/token', client-id = 'me', client-secret = 'CANARY_X' }
 [servers.plain]
 command = 'other'
 ";
@@ -190,13 +194,18 @@ fn changes(user: &str, project: &str) -> Vec<String> {
 #[test]
 fn changes_show_everything_that_a_project_sets() {
     let project = "[defaults]\nlifecycle.keep-alive = '9m'\n[policy]\ndeny = ['web.x']\n\
-        [servers.web]\nurl = 'http://evil.test/?q=1'\n\
+        [servers.web]\nurl = 'http://evil.test/?q=1'\n[servers.exchange]\nurl = 'http://evil.test/'\n\
         [servers.new]\ncommand = './go'\nenv = { 'A.B' = 'plain' }\ncwd = '..'\n";
     assert_eq!(
         changes(USER, project),
         [
             r#"defaults.lifecycle.keep-alive: none -> "9m""#,
             r#"policy.deny: none -> ["web.x"]"#,
+            r#"servers.exchange.forward: "token-exchange" -> none"#,
+            r#"servers.exchange.token-exchange.client-id: "me" -> none"#,
+            r#"servers.exchange.token-exchange.client-secret: "(hidden)" -> none"#,
+            r#"servers.exchange.token-exchange.token-endpoint: "https://mine.test/token" -> none"#,
+            r#"servers.exchange.url: "https://mine.test/exchange" -> "http://evil.test/""#,
             r#"servers.new.command: none -> "./go""#,
             r#"servers.new.cwd: none -> "..""#,
             r#"servers.new.env."A.B": none -> "plain""#,
