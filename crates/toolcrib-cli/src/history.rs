@@ -9,6 +9,7 @@ mod query;
 mod record;
 mod segments;
 mod stats;
+mod stream_limit;
 
 use std::collections::HashSet;
 use std::fmt;
@@ -20,7 +21,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::{Semaphore, broadcast, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolcrib::config::HistorySpec;
@@ -40,6 +41,7 @@ pub(crate) use self::record::CallOutcome;
 use self::record::{EventEntry, write_call, write_event};
 use self::segments::SegmentWriter;
 pub(crate) use self::stats::{ClientCalls, StatsQuery};
+use self::stream_limit::StreamLimit;
 use crate::audit::redact_arguments;
 use crate::report::calls::{CallReport, CallsReport};
 use crate::report::events::{EventReport, describe_event};
@@ -49,6 +51,8 @@ use crate::report::stats::StatsReport;
 const MAX_QUEUED_BYTES: usize = 4 << 20;
 /// Time in which records are collected before they are written as one batch.
 const BATCH_INTERVAL: Duration = Duration::from_millis(100);
+/// Requests that read the files at the same time. Each holds one file in memory.
+const MAX_READERS: usize = 4;
 /// Batches that wait for a slow event stream before it reads the files instead.
 const MAX_LIVE_BATCHES: usize = 16;
 
@@ -58,6 +62,8 @@ pub(crate) struct CallHistory {
     writer: Mutex<Option<JoinHandle<()>>>,
     /// Open event streams.
     streams: TaskTracker,
+    stream_limit: StreamLimit,
+    readers: Arc<Semaphore>,
 }
 
 struct HistoryInner {
@@ -137,6 +143,8 @@ impl CallHistory {
             }),
             writer: Mutex::default(),
             streams: TaskTracker::new(),
+            stream_limit: StreamLimit::default(),
+            readers: Arc::new(Semaphore::new(MAX_READERS)),
         };
         history.apply(spec.clone(), arguments);
         history
@@ -221,16 +229,22 @@ impl CallHistory {
         self.read(move |folder| ClientCalls::read(folder, since)).await
     }
 
-    /// Opens a stream of events, which ends when the receiver is dropped or `closing` is cancelled.
+    /// Opens a stream of events for a caller, which ends when the receiver is dropped or `closing` is cancelled. Returns `None` if the
+    /// caller has too many.
     pub(crate) fn open_stream(
         &self,
+        caller: &str,
         filter: EventFilter,
         closing: CancellationToken,
-    ) -> mpsc::Receiver<Vec<u8>> {
+    ) -> Option<mpsc::Receiver<Vec<u8>>> {
+        let permit = self.stream_limit.try_acquire(caller)?;
         self.start_writer();
         let (stream, receiver) = HistoryStream::new(self.shared.clone(), filter);
-        self.streams.spawn_boxed(stream.run(closing));
-        receiver
+        self.streams.spawn_boxed(async move {
+            stream.run(closing).await;
+            drop(permit);
+        });
+        Some(receiver)
     }
 
     /// Reads the files on a thread for blocking work, after everything so far was written.
@@ -239,7 +253,10 @@ impl CallHistory {
         read: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
     ) -> io::Result<T> {
         let shared = self.shared.clone();
+        // The turn ends with the work, which goes on if the client disconnects.
+        let turn = self.readers.clone().acquire_owned().await.map_err(io::Error::other)?;
         let reading = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
             shared.flush();
             read(&shared.folder)
         });

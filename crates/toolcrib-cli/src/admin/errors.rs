@@ -30,6 +30,11 @@ pub(super) fn unreadable_reply(message: &str) -> AdminReply {
     hinted_reply(StatusCode::INTERNAL_SERVER_ERROR, "unreadable", message, hint)
 }
 
+/// Returns the response for a caller that uses too much at the same time.
+pub(super) fn overloaded_reply(message: &str, hint: &str) -> AdminReply {
+    hinted_reply(StatusCode::TOO_MANY_REQUESTS, ErrorKind::Overloaded.facts().name, message, hint)
+}
+
 fn hinted_reply(status: StatusCode, code: &str, message: &str, hint: &str) -> AdminReply {
     AdminReply::new(status, json!({"error": {"code": code, "message": message, "hint": hint}}))
 }

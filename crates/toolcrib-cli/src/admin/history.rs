@@ -18,7 +18,7 @@ use toolcrib_serve::{
 };
 
 use super::Admin;
-use super::errors::{invalid_reply, missing_reply, unreadable_reply};
+use super::errors::{invalid_reply, missing_reply, overloaded_reply, unreadable_reply};
 use crate::history::{CallFilter, CallOutcome, ClientCalls, EventFilter, StatsQuery, parse_time};
 use crate::report::Report as _;
 use crate::report::clients::{ClientReport, ClientsReport, ShownServerReport};
@@ -180,7 +180,11 @@ impl Admin {
             caller: own_caller(request),
             follow: query_value(request.query, "follow").is_none_or(|follow| follow != "0"),
         };
-        Ok(self.gateway.history().open_stream(filter, self.gateway.closing().clone()))
+        let closing = self.gateway.closing().clone();
+        let stream = self.gateway.history().open_stream(request.caller.as_str(), filter, closing);
+        stream.ok_or_else(|| {
+            overloaded_reply("too many event streams of this caller are open", "close one of them")
+        })
     }
 }
 

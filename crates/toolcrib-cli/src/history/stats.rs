@@ -335,9 +335,10 @@ impl CallCounts {
             CallOutcome::Error => self.errors += 1,
             CallOutcome::Denied => self.denied += 1,
         }
-        self.request_bytes += call.request_bytes;
-        self.response_bytes += call.response_bytes;
-        self.result_tokens += call.result_tokens();
+        // A damaged record may have any numbers.
+        self.request_bytes = self.request_bytes.saturating_add(call.request_bytes);
+        self.response_bytes = self.response_bytes.saturating_add(call.response_bytes);
+        self.result_tokens = self.result_tokens.saturating_add(call.result_tokens());
         let bucket = bucket(call.duration);
         match self.durations.iter_mut().find(|count| count.bucket == bucket) {
             Some(count) => count.calls += 1,
@@ -401,7 +402,8 @@ fn upper_bound(bucket: u16) -> u64 {
     let per_power = 1 << BUCKET_BITS;
     let shift = (bucket / per_power).saturating_sub(1);
     let mantissa = bucket - shift * per_power;
-    ((mantissa + 1) << shift) - 1
+    // The bound of the last bucket is the largest number.
+    ((mantissa + 1) << shift).wrapping_sub(1)
 }
 
 #[cfg(test)]
@@ -418,5 +420,24 @@ mod tests {
             assert!(bound - micros <= micros / 16, "{micros}: {bound}");
             last = found;
         }
+    }
+    #[test]
+    fn any_number_in_a_record_is_counted() {
+        let query = StatsQuery {
+            since: SystemTime::UNIX_EPOCH,
+            until: SystemTime::UNIX_EPOCH + Duration::from_secs(1000),
+            step: None,
+            caller: None,
+            with_cost: true,
+        };
+        let mut builder = StatsBuilder::new(&query);
+        let mut call = CallEntry::default();
+        call.duration = u64::MAX;
+        call.request_bytes = u64::MAX;
+        call.response_bytes = u64::MAX;
+        builder.add(&call);
+        builder.add(&call);
+        let totals = builder.finish().totals;
+        assert_eq!((totals.calls, totals.request_bytes, totals.response_bytes), (2, u64::MAX, u64::MAX));
     }
 }

@@ -186,7 +186,7 @@ async fn stream_resumes_after_an_event_and_follows() {
     }
     let closing = CancellationToken::new();
     let filter = EventFilter { after: Some(0), follow: true, ..EventFilter::default() };
-    let mut stream = history.open_stream(filter.clone(), closing.clone());
+    let mut stream = history.open_stream("local", filter.clone(), closing.clone()).unwrap();
     let mut frames = Vec::new();
     for _ in 0..3 {
         frames.push(String::from_utf8(stream.recv().await.unwrap()).unwrap());
@@ -196,8 +196,9 @@ async fn stream_resumes_after_an_event_and_follows() {
     assert_eq!(kinds, ["started", "exited", "restarted"]);
     let id = frames[1].lines().next().unwrap().trim_start_matches("id: ");
     let after: CallId = id.parse().unwrap();
-    let mut resumed =
-        history.open_stream(EventFilter { after: Some(after.number()), ..filter }, closing.clone());
+    let mut resumed = history
+        .open_stream("local", EventFilter { after: Some(after.number()), ..filter }, closing.clone())
+        .unwrap();
     let next = String::from_utf8(resumed.recv().await.unwrap()).unwrap();
     assert_eq!(next, frames[2]);
     history.call_ended(&call_record("log"));

@@ -18,6 +18,8 @@ use super::{CatalogScope, ClientHandle, EndpointScope, McpService};
 
 /// Stateless clients that are remembered.
 const MAX_STATELESS: usize = 256;
+/// Largest capabilities of such a client that are remembered.
+const MAX_CAPABILITIES: usize = 16 << 10;
 
 /// How a client is connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +47,7 @@ pub struct ConnectedClient {
     pub version: Option<Arc<str>>,
     /// The revision of the protocol.
     pub revision: Revision,
-    /// The declared capabilities, as JSON.
+    /// The declared capabilities, as JSON; empty if a stateless client declared many.
     pub capabilities: Bytes,
     /// The caller.
     pub caller: Caller,
@@ -133,13 +135,14 @@ impl McpService {
         if clients.len() >= MAX_STATELESS {
             clients.pop_front();
         }
+        let is_small = |capabilities: &&Bytes| capabilities.len() <= MAX_CAPABILITIES;
         clients.push_back(ConnectedClient {
             kind: ClientKind::Stateless,
             key: handle.key,
             name: meta.client_name.clone(),
             version: reader.client_version(),
             revision: meta.revision,
-            capabilities: meta.capabilities.as_json().clone(),
+            capabilities: Some(meta.capabilities.as_json()).filter(is_small).cloned().unwrap_or_default(),
             caller: scope.caller().clone(),
             server: scope.view.server().cloned(),
             since: wall_time(),

@@ -174,3 +174,22 @@ async fn token_that_was_not_checked_is_not_kept_for_an_exchange() {
     let known = format!("{:?}", crib.known_callers());
     assert!(known.contains("Some(Secret"), "{known}");
 }
+
+#[tokio::test]
+async fn what_clients_say_about_themselves_is_remembered_only_if_it_is_small() {
+    let gateway = TestGateway::new(1 << 20, 10);
+    let large = "x".repeat(100_000);
+    let meta = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {"extensions": {"com.example/x": {"text": large}}},
+        "io.modelcontextprotocol/clientInfo": {"name": large, "version": large},
+    });
+    let body =
+        json!({"jsonrpc": "2.0", "id": 7, "method": "tools/list", "params": {"_meta": meta}}).to_string();
+    let headers = "|MCP-Protocol-Version: 2026-07-28|Mcp-Method: tools/list";
+    assert_eq!(status(&gateway.post(body.len(), headers, &body).await.read_head().await), "200");
+    let [client] = &gateway.state.clients()[..] else { panic!("one client") };
+    assert_eq!(client.name.as_ref().map(|name| name.len()), Some(256));
+    assert!(client.version.as_ref().is_none_or(|version| version.len() <= 256));
+    assert_eq!(client.capabilities.len(), 0);
+}

@@ -65,6 +65,11 @@ pub enum DeclaredEra {
     Invalid(Bytes),
 }
 
+/// Longest name or version of a client program, in bytes.
+const MAX_IMPLEMENTATION_TEXT: usize = 256;
+/// Largest metadata that is kept for the next request of a connection.
+const MAX_CACHED_META: usize = 16 << 10;
+
 /// The metadata that a stateless request carries about its client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestMeta {
@@ -136,7 +141,9 @@ impl RequestMetaReader {
             meta.retain(|key| !meta::CLIENT_KEYS.contains(&key));
             if meta.is_empty() {
                 // A copy, because a slice would keep the whole request in memory.
-                *last = Some(CachedRequestMeta { raw: Bytes::copy_from_slice(raw), parsed: parsed.clone() });
+                let cached =
+                    || CachedRequestMeta { raw: Bytes::copy_from_slice(raw), parsed: parsed.clone() };
+                *last = (raw.len() <= MAX_CACHED_META).then(cached);
                 params.remove("_meta");
             } else {
                 params.set_unchecked("_meta", meta.to_bytes());
@@ -194,11 +201,18 @@ pub fn client_version(initialize: Option<&Object>) -> Option<Arc<str>> {
 }
 
 fn implementation_name(info: &Bytes) -> Option<Arc<str>> {
-    Object::parse(info).ok()?.get_string("name").map(Arc::from)
+    implementation_text(info, "name")
 }
 
 fn implementation_version(info: &Bytes) -> Option<Arc<str>> {
-    Object::parse(info).ok()?.get_string("version").map(Arc::from)
+    implementation_text(info, "version")
+}
+
+/// Returns a member of the description of a program. It is kept after the request, so that a long one is cut off.
+fn implementation_text(info: &Bytes, key: &str) -> Option<Arc<str>> {
+    let info = Object::parse(info).ok()?;
+    let text = info.get_string(key)?;
+    Some(text[..text.floor_char_boundary(MAX_IMPLEMENTATION_TEXT)].into())
 }
 
 /// Returns the progress token of a request, as JSON.
