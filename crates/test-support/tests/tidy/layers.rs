@@ -59,6 +59,7 @@ const CRATES: &[Crate] = &[
             "batch",
             "peek_io",
             "service",
+            "connection_clients",
             "outbox",
             "body",
             "request_body",
