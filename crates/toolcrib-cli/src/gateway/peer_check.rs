@@ -6,6 +6,7 @@ use toolcrib_serve::{ConnectionPeer, Entrypoint};
 
 #[cfg(target_os = "linux")]
 use super::socket_owners::{SocketAddresses, SocketOwners};
+#[cfg(target_os = "linux")]
 use crate::client;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;

@@ -135,6 +135,7 @@ impl NamePattern {
     }
 
     /// Returns whether some name matches both patterns.
+    #[cfg(feature = "config")]
     pub(crate) fn overlaps(&self, other: &Self) -> bool {
         let own = self.0.as_bytes();
         let other = other.0.as_bytes();
