@@ -4,7 +4,6 @@ use std::time::SystemTime;
 
 use anyhow::Result;
 use toolcrib::ServerId;
-use toolcrib::config::units::parse_duration;
 use toolcrib::util::clock::wall_time;
 use toolcrib::util::format::format_timestamp;
 
@@ -13,6 +12,7 @@ use crate::client::GatewayClient;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::gateway;
+use crate::history::parse_time;
 use crate::output::Output;
 use crate::paths::Paths;
 use crate::report::{LogLineReport, Report as _};
@@ -102,19 +102,9 @@ impl LogFilter {
     }
 }
 
-/// Returns the timestamp for a duration before now, or for the start of a date and time.
+/// Returns the timestamp of a time, which is given as a timestamp or as a duration before now.
 fn parse_since(text: &str, now: SystemTime) -> Option<String> {
-    if let Some(ago) = parse_duration(text) {
-        return Some(format_timestamp(now.checked_sub(ago)?));
-    }
-    let form = "0000-00-00T00:00:00.000";
-    let text = text.trim_end_matches('Z').replace(' ', "T");
-    let fits = |(given, form): (char, char)| match form {
-        '0' => given.is_ascii_digit(),
-        _ => given == form,
-    };
-    let is_date = (10..=form.len()).contains(&text.len()) && text.chars().zip(form.chars()).all(fits);
-    is_date.then_some(text)
+    parse_time(text, now).map(format_timestamp)
 }
 
 fn print_lines(lines: &[LogLineReport], out: &mut Output) -> Result<()> {
@@ -137,9 +127,10 @@ mod tests {
     fn since_is_a_duration_or_a_date() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(3600);
         assert_eq!(parse_since("30m", now).as_deref(), Some("1970-01-01T00:30:00.000Z"));
-        assert_eq!(parse_since("2026-05-01", now).as_deref(), Some("2026-05-01"));
-        assert_eq!(parse_since("2026-05-01 12:30", now).as_deref(), Some("2026-05-01T12:30"));
-        assert_eq!(parse_since("2026-05-01T12:30:00Z", now).as_deref(), Some("2026-05-01T12:30:00"));
+        assert_eq!(parse_since("2026-05-01", now).as_deref(), Some("2026-05-01T00:00:00.000Z"));
+        assert_eq!(parse_since("2026-05-01T12", now).as_deref(), Some("2026-05-01T12:00:00.000Z"));
+        assert_eq!(parse_since("2026-05-01 12:30", now).as_deref(), Some("2026-05-01T12:30:00.000Z"));
+        assert_eq!(parse_since("2026-05-01T12:30:00Z", now).as_deref(), Some("2026-05-01T12:30:00.000Z"));
         for bad in ["", "yesterday", "2026-5-1", "2026", "10", "2026-05-01T12:30:00.0000"] {
             assert_eq!(parse_since(bad, now), None, "{bad}");
         }
