@@ -1,5 +1,6 @@
 //! The running gateway: binds its listeners, accepts connections, and drains on shutdown.
 
+mod call_observers;
 mod client_certificate;
 mod collected_metrics;
 mod dashboard_address;
@@ -46,13 +47,11 @@ use crate::command_error::CommandError;
 use crate::dashboard;
 use crate::exit::ExitStatus;
 use crate::hints::hint_text;
-use crate::history::CallHistory;
 use crate::paths::Paths;
 use crate::secrets::SecretLocator;
 use crate::sources::ConfigSources;
-use crate::telemetry::Telemetry;
 
-use self::dashboard_address::DashboardAddress;
+use self::call_observers::CallObservers;
 pub(crate) use self::handle::GatewayHandle;
 pub(crate) use self::handle::StampedConfig;
 use self::idle_exit::{ConnectionCount, CountedStream, wait_until_unused};
@@ -64,7 +63,7 @@ pub(crate) use self::log_files::read_log;
 use self::login_starter::LoopbackLogins;
 pub(crate) use self::other_gateway::{OtherGateway, STOP_GRACE};
 use self::peer_check::PeerCheck;
-use self::settings::{GatewaySettings, SettingsTarget, library_settings, records_arguments};
+use self::settings::{GatewaySettings, SettingsTarget, library_settings};
 pub(crate) use self::signals::{SignalRequest, Signals};
 pub(crate) use self::tls::find_tls_problem;
 
@@ -109,23 +108,19 @@ impl Gateway {
         running: StampedConfig<'_>,
         admin: impl FnOnce(GatewayHandle) -> Arc<dyn AdminRoutes>,
     ) -> Result<Self, CommandError> {
-        let config = running.config;
-        let secrets = SecretLocator::new(paths, &config.secrets);
-        let settings = load_settings(config, &secrets).await?;
+        let secrets = SecretLocator::new(paths, &running.config.secrets);
+        let settings = load_settings(running.config, &secrets).await?;
         let listeners = GatewayListeners::open(paths, mode, &settings).await?;
         let tasks = TaskTracker::new();
         let logs = LogFiles::new(paths.log_dir(), &tasks);
-        let audit = Arc::new(Audit::new(settings.audit.as_ref())?);
-        let arguments = records_arguments(settings.audit.as_ref());
-        let history = Arc::new(CallHistory::new(paths.history_dir(), &settings.history, arguments));
-        let builder = with_signing_key(builder(paths, settings.settings, &secrets), paths)
-            .listing_wait(settings.limits.listing_wait);
-        let telemetry = Arc::new(Telemetry::from_env(settings.metrics));
+        let observers = CallObservers::open(paths, &settings)?;
         let is_exposed = listeners.is_exposed();
-        let builder = builder.login_starter(LoopbackLogins { is_exposed });
-        let builder = builder.observer(audit.clone()).observer(telemetry.clone()).observer(history.clone());
-        let crib = build_crib(builder.log(logs.sink()))?;
+        let builder = with_signing_key(builder(paths, settings.settings, &secrets), paths)
+            .listing_wait(settings.limits.listing_wait)
+            .login_starter(LoopbackLogins { is_exposed });
+        let crib = build_crib(observers.attach(builder).log(logs.sink()))?;
         let callers = Arc::new(ActiveCallers::new(settings.callers));
+        let CallObservers { audit, telemetry, history } = observers;
         let login_audit = audit.clone();
         let target = SettingsTarget {
             crib: crib.clone(),
@@ -138,17 +133,15 @@ impl Gateway {
             peer_check: listeners.peer_check.clone(),
             tls: listeners.tls.clone(),
         };
-        let is_auto = matches!(mode, GatewayMode::Auto);
         let service = Arc::new(service(paths, &crib));
-        let dashboard =
-            DashboardAddress::new(listeners.dashboard_url(&settings.listen), listeners.accepts_codes());
-        let sessions = dashboard.sessions();
+        let dashboard = listeners.dashboard(&settings.listen);
+        let is_auto = matches!(mode, GatewayMode::Auto);
         let handle =
             GatewayHandle::new(target, service.clone(), sources.clone(), running, is_auto, dashboard);
         let http = HttpGateway::new(service, callers, &settings.limits)
             .with_admin(admin(handle.clone()))
             .with_hosts(listeners.hosts(&settings.listen))
-            .with_dashboard(dashboard::FILES, sessions)
+            .with_dashboard(dashboard::FILES, handle.dashboard().sessions())
             .with_public_address(settings.listen.public_url, listeners.port())
             .with_trusted_proxies(settings.listen.trusted_proxies)
             .with_max_unauthenticated(max_public_connections() / 2)

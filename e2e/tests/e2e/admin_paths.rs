@@ -104,7 +104,9 @@ fn approval_path_needs_an_admin_with_callers() {
     };
     let id = assert_no_approval(connect, "ci-token-1234567");
     for path in spellings(&format!("/api/v1/calls/{id}/approve")) {
-        assert_eq!(send(connect(), "POST", &path, "root-token-123456", "").0, 404, "{path}");
+        // A spelling may be the path of a record, which cannot be posted to.
+        let status = send(connect(), "POST", &path, "root-token-123456", "").0;
+        assert!(matches!(status, 404 | 405), "{path}: {status}");
     }
     let path = format!("/api/v1/calls/{id}/approve");
     assert_eq!(send(connect(), "POST", &path, "root-token-123456", "").0, 200, "an admin approves");
@@ -127,7 +129,8 @@ fn unix_listener_approves_for_its_user_in_one_spelling() {
     let refused = send(connect(), "POST", "/mcp", "none", &call).1;
     let route = format!("/api/v1/calls/{}/approve", refused["error"]["data"]["approval"].as_str().unwrap());
     for path in spellings(&route) {
-        assert_eq!(send(connect(), "POST", &path, "none", "").0, 404, "{path}");
+        let status = send(connect(), "POST", &path, "none", "").0;
+        assert!(matches!(status, 404 | 405), "{path}: {status}");
     }
     assert_eq!(send(connect(), "POST", "/mcp", "none", &call).1["error"]["code"], -31010);
     assert_eq!(send(connect(), "POST", &route, "none", "").0, 200);

@@ -12,6 +12,7 @@ use tokio::net::{TcpListener, UnixListener, UnixStream};
 use toolcrib::config::{ListenSpec, TlsSpec};
 use toolcrib::util::files::create_private_folder;
 
+use super::dashboard_address::DashboardAddress;
 use super::lock::{self, GatewayLock};
 use super::peer_check::PeerCheck;
 use super::settings::GatewaySettings;
@@ -104,8 +105,13 @@ impl GatewayListeners {
         listen.hosts.iter().cloned().chain(own_host).chain(public_host).collect()
     }
 
+    /// Returns where the dashboard is and how people log in to it.
+    pub(super) fn dashboard(&self, listen: &ListenSpec) -> DashboardAddress {
+        DashboardAddress::new(self.dashboard_url(listen), self.accepts_codes())
+    }
+
     /// Returns the URL of the dashboard for a browser on this machine, if the gateway has a TCP address.
-    pub(super) fn dashboard_url(&self, listen: &ListenSpec) -> Option<String> {
+    fn dashboard_url(&self, listen: &ListenSpec) -> Option<String> {
         let address = self.public.as_ref().and_then(Listener::tcp_address)?;
         if let Some(url) = &listen.public_url {
             return Some(format!("{}/", url.trim_end_matches('/')));
@@ -116,7 +122,7 @@ impl GatewayListeners {
 
     /// Returns whether the dashboard may accept login codes: connections of other users, who may see a code among the arguments of a
     /// browser, can be told apart, or were let in on purpose.
-    pub(super) fn accepts_codes(&self) -> bool {
+    fn accepts_codes(&self) -> bool {
         match &self.public {
             Some(Listener::Tcp(_)) => self.peer_check.is_available(),
             _ => PeerCheck::new(&ListenAddr::default(), false).is_available(),

@@ -160,7 +160,12 @@ fn reports_keep_every_member() {
     server["era"] = json!(["legacy", "modern"]);
     let problem = json!({"file": "f", "line": 1, "column": 2, "server": "git", "message": "m", "hint": null});
     let limit = json!({"caller": "a", "limit": "l", "calls": 5, "per": 60.0, "left": 0, "room_in": 1.5});
+    let client = json!({
+        "name": "codex", "caller": "a", "profile": "p", "expose": "search", "listed_ago": 1.5, "tools_shown": 3, "tokens_shown": 7,
+        "instruction_tokens": 2, "servers": [{"server": null, "tools": 3, "tokens": 7}],
+    });
     assert_round_trip::<GatewayReport>(&json!({
+        "clients": [client],
         "version": "0.1.0", "pid": 1, "uptime": 3.5, "servers": [server], "quota": [limit],
         "config": {"file": "f", "generation": 2, "problems": [problem]},
     }));

@@ -39,7 +39,7 @@ pub(crate) struct InBandLogins {
     logins: Logins,
     /// Ends all logins.
     stop: CancellationToken,
-    pending: Arc<Mutex<HashMap<LoginKey, SharedLogin>>>,
+    pending: Arc<Mutex<HashMap<InBandLoginKey, SharedLogin>>>,
 }
 
 impl std::fmt::Debug for InBandLogins {
@@ -50,7 +50,7 @@ impl std::fmt::Debug for InBandLogins {
 
 /// The server and the caller of a login.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct LoginKey {
+struct InBandLoginKey {
     server: ServerId,
     caller: Caller,
 }
@@ -122,7 +122,7 @@ impl InBandLogins {
 
     /// Returns the login that runs for the caller of a call, or starts one.
     fn join(&self, router: &CallRouter, spec: &ServerSpec, call: &Call) -> JoinedLogin {
-        let key = LoginKey { server: spec.id.clone(), caller: call.caller.clone() };
+        let key = InBandLoginKey { server: spec.id.clone(), caller: call.caller.clone() };
         let mut new_run = None;
         let mut pending = self.pending.lock().ignore_poison();
         let login = pending.entry(key).or_insert_with_key(|key| {
@@ -162,13 +162,13 @@ impl LoginProgress {
 
 /// A login in a task of its own, which goes on if the call that asked for it is cancelled.
 struct LoginRun {
-    key: LoginKey,
+    key: InBandLoginKey,
     starter: Arc<dyn LoginStarter>,
     logins: Logins,
     registry: Arc<Registry>,
     services: SupervisorServices,
     progress: watch::Sender<LoginProgress>,
-    pending: Arc<Mutex<HashMap<LoginKey, SharedLogin>>>,
+    pending: Arc<Mutex<HashMap<InBandLoginKey, SharedLogin>>>,
 }
 
 /// Lets later calls start another login, also if the starter panics.
@@ -187,7 +187,7 @@ impl LoginRun {
     }
 
     async fn log_in(&self, spec: ServerSpec) -> bool {
-        let LoginKey { server, caller } = &self.key;
+        let InBandLoginKey { server, caller } = &self.key;
         let started = self.starter.start(spec, caller.clone(), self.logins.clone()).await;
         let PendingLogin { url, finished } = match started {
             Ok(login) => login,

@@ -46,7 +46,7 @@ fn requests_without_a_valid_token_are_rejected() {
             authorization.iter().map(|value| ("Authorization", value.as_str())).collect();
         http::request(gateway.address, "GET", path, &headers, b"")
     };
-    for path in ["/api/v1/status", "/api/v1/tools", "/", "/metrics", "/mcp"] {
+    for path in ["/api/v1/status", "/api/v1/tools", "/api/v1/calls", "/api/v1/events", "/metrics", "/mcp"] {
         assert_eq!(get(path, None).status, 401, "{path}");
     }
     assert_eq!((get("/healthz", None).status, get("/healthz", None).body.len()), (200, 0));
