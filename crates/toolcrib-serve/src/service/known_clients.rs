@@ -121,6 +121,7 @@ impl KnownClients {
             return;
         }
         let mut clients = self.stateless.lock().ignore_poison();
+        clients.retain(|client| !client.caller.is_revoked());
         if clients.iter().any(|client| client.is_same(scope, meta)) {
             return;
         }
@@ -153,17 +154,57 @@ impl KnownClients {
         clients.push_back(ListedClient { scope: scope.clone(), at });
     }
 
-    /// Returns the sessions on pipes and the recent stateless clients.
+    /// Returns the sessions on pipes, and the recent stateless clients that still have access.
     pub(crate) fn connected(&self) -> Vec<ConnectedClient> {
         let pipes: Vec<Arc<SessionClientState>> =
             self.pipes.lock().ignore_poison().iter().filter_map(Weak::upgrade).collect();
         let pipes = pipes.iter().map(|pipe| ConnectedClient::from_session(ClientKind::Pipe, pipe));
-        pipes.chain(self.stateless.lock().ignore_poison().iter().cloned()).collect()
+        let stateless = self.stateless.lock().ignore_poison();
+        pipes.chain(stateless.iter().filter(|client| !client.caller.is_revoked()).cloned()).collect()
     }
 
     /// Returns the clients that listed tools and still have access, the latest first.
     pub(super) fn listed(&self) -> Vec<ListedClient> {
         let clients = self.listed.lock().ignore_poison();
         clients.iter().rev().filter(|client| !client.scope.caller().is_revoked()).cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use toolcrib::Crib;
+    use toolcrib::protocol::era::client::DeclaredEra;
+    use toolcrib::protocol::json::object::Object;
+
+    use super::super::McpService;
+    use super::*;
+
+    #[tokio::test]
+    async fn stateless_client_is_replaced_when_its_access_was_revoked() {
+        let service = McpService::new(Crib::builder().build().unwrap());
+        let params = json!({"_meta": {
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientInfo": {"name": "ide", "version": "2"},
+            "io.modelcontextprotocol/clientCapabilities": {},
+        }});
+        let mut params = Object::parse(&params.to_string().into()).unwrap();
+        let reader = RequestMetaReader::default();
+        let DeclaredEra::Stateless(meta) = reader.read(Some(&mut params)) else { panic!("{params:?}") };
+        let record = |caller: &Caller| {
+            let scope = EndpointScope::trusted(caller.clone());
+            service.known_clients.record_stateless(&service.connect_client(), &scope, &meta, &reader);
+        };
+        let names = || -> Vec<Option<Arc<str>>> {
+            service.known_clients.connected().into_iter().map(|client| client.name).collect()
+        };
+        let ada = Caller::new("ada");
+        record(&ada);
+        record(&Caller::new("ada"));
+        assert_eq!(names(), [Some("ide".into())], "one program of one caller");
+        ada.revoke();
+        assert!(names().is_empty());
+        record(&Caller::new("ada"));
+        assert_eq!(names(), [Some("ide".into())]);
     }
 }
