@@ -29,7 +29,7 @@ use crate::login_error::LoginError;
 use crate::origin_check::{HostAllowList, request_authority};
 use crate::resource::{PublicAddress, ResourceUrl, endpoint_path};
 use crate::response;
-use crate::service::known_clients::{ClientKind, ConnectedClient};
+use crate::service::recent_clients::{ClientKind, ConnectedClient};
 use crate::service::shown_tools::ShownTools;
 use crate::service::{CatalogScope, ClientHandle, EndpointScope, McpService};
 use crate::session::Sessions;
@@ -195,7 +195,7 @@ impl HttpGateway {
         let sessions = sessions
             .iter()
             .map(|session| ConnectedClient::from_session(ClientKind::Session, &session.client));
-        sessions.chain(self.service.known_clients.connected()).collect()
+        sessions.chain(self.service.recent_clients.connected()).collect()
     }
 
     /// Returns the tools that a client with this name is listed, by server, the most expensive first; at the endpoint of one

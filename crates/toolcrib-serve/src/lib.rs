@@ -129,9 +129,9 @@ pub use crate::query::query_value;
 #[doc(hidden)]
 pub use crate::routes::PROJECT_HEADER;
 pub use crate::service::McpService;
-pub use crate::service::known_clients::{ClientKind, ConnectedClient};
 #[doc(hidden)]
 pub use crate::service::listen::final_response as listen_final_response;
+pub use crate::service::recent_clients::{ClientKind, ConnectedClient};
 pub use crate::service::shown_tools::{ClientListCost, ShownTools};
 pub use crate::static_files::StaticFile;
 pub use crate::stdio::{PipeIdentity, serve_pipe};

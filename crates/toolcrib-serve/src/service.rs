@@ -5,9 +5,9 @@ pub(crate) mod change_watcher;
 mod extensions;
 pub(crate) mod in_flight;
 mod initialize;
-pub(crate) mod known_clients;
 pub(crate) mod listen;
 mod methods;
+pub(crate) mod recent_clients;
 mod result_budget;
 mod result_parts;
 mod search_tools;
@@ -42,8 +42,8 @@ use toolcrib::{
 
 use self::catalog_digest::{CatalogDigest, ListDigests, hash_list};
 use self::change_watcher::list_index;
-use self::known_clients::KnownClients;
 use self::methods::MethodAction;
+use self::recent_clients::RecentClients;
 use self::search_tools::SearchTool;
 use self::stored_results::ResultStore;
 use crate::callers::AuthenticatedCaller;
@@ -236,7 +236,7 @@ pub struct McpService {
     /// Results that were too large for their clients.
     stored_results: ResultStore,
     /// Clients for reports.
-    pub(crate) known_clients: KnownClients,
+    pub(crate) recent_clients: RecentClients,
 }
 
 impl McpService {
@@ -250,7 +250,7 @@ impl McpService {
             catalog_digests: Mutex::default(),
             hint_formatter: None,
             stored_results: ResultStore::default(),
-            known_clients: KnownClients::default(),
+            recent_clients: RecentClients::default(),
         }
     }
 
@@ -379,7 +379,7 @@ impl McpService {
             Err(error) => return (self.error_payload(&error), None),
         };
         if kind == ListKind::Tools {
-            self.known_clients.record_list(scope, Instant::now());
+            self.recent_clients.record_list(scope, Instant::now());
         }
         let own_catalog = self.own_catalog(&context);
         let listed = own_catalog.as_ref().unwrap_or(&catalog);

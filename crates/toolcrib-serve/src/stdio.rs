@@ -286,7 +286,7 @@ impl PipeClient {
         let session = self.session.borrow().clone();
         let mode = match self.meta_reader.read(params.as_mut()) {
             DeclaredEra::Stateless(meta) => {
-                self.service.known_clients.record_stateless(
+                self.service.recent_clients.record_stateless(
                     &self.handle,
                     &self.scope,
                     &meta,
@@ -332,7 +332,7 @@ impl PipeClient {
         session.idle_updates.connect(self.out.weak_sender());
         self.out.send(encode_response(id, &ResponsePayload::Result(result))).await;
         let session = Arc::new(session);
-        self.service.known_clients.add_pipe(&session);
+        self.service.recent_clients.add_pipe(&session);
         self.session.send_replace(Some(session));
     }
 

@@ -38,7 +38,7 @@ pub(super) async fn respond(
         accepts_events && meta.wants_updates() && McpService::is_forwarded(Era::Stateless, &method);
     let service = conn.gateway.service.clone();
     let access = scope.access.clone();
-    service.known_clients.record_stateless(&conn.client, &scope, &meta, &conn.meta_reader);
+    service.recent_clients.record_stateless(&conn.client, &scope, &meta, &conn.meta_reader);
     let context = RequestContext::stateless(scope, &meta, conn.client.key);
     if !wants_updates {
         let response = service.respond(context, &method, params).await;

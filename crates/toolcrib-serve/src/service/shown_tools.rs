@@ -8,7 +8,7 @@ use toolcrib::access::expose::estimate_tokens;
 use toolcrib::{Catalog, ServerId, Tool};
 
 use super::initialize::instructions;
-use super::known_clients::ListedClient;
+use super::recent_clients::ListedClient;
 use super::result_budget::READ_RESULT;
 use super::search_tools::SEARCH_TOOLS;
 use super::{CatalogScope, EndpointScope, McpService};
@@ -56,7 +56,7 @@ impl McpService {
     /// Returns what the list of each client costs that listed tools at an endpoint of all servers, the latest first. Starts
     /// nothing.
     pub fn client_list_costs(&self) -> Vec<ClientListCost> {
-        self.known_clients.listed().iter().map(|client| self.client_list_cost(client)).collect()
+        self.recent_clients.listed().iter().map(|client| self.client_list_cost(client)).collect()
     }
 
     fn client_list_cost(&self, client: &ListedClient) -> ClientListCost {

@@ -94,14 +94,14 @@ pub(super) struct ListedClient {
 
 /// The clients that a service remembers. Sessions over HTTP are not among the connected ones; the gateway has them.
 #[derive(Debug, Default)]
-pub(crate) struct KnownClients {
+pub(crate) struct RecentClients {
     pipes: Mutex<Vec<Weak<SessionClientState>>>,
     stateless: Mutex<VecDeque<ConnectedClient>>,
     /// Clients that listed tools at an endpoint of all servers, in the order of their last lists.
     listed: Mutex<VecDeque<ListedClient>>,
 }
 
-impl KnownClients {
+impl RecentClients {
     /// Adds the session of a pipe.
     pub(crate) fn add_pipe(&self, session: &Arc<SessionClientState>) {
         let mut pipes = self.pipes.lock().ignore_poison();
@@ -193,10 +193,10 @@ mod tests {
         let DeclaredEra::Stateless(meta) = reader.read(Some(&mut params)) else { panic!("{params:?}") };
         let record = |caller: &Caller| {
             let scope = EndpointScope::trusted(caller.clone());
-            service.known_clients.record_stateless(&service.connect_client(), &scope, &meta, &reader);
+            service.recent_clients.record_stateless(&service.connect_client(), &scope, &meta, &reader);
         };
         let names = || -> Vec<Option<Arc<str>>> {
-            service.known_clients.connected().into_iter().map(|client| client.name).collect()
+            service.recent_clients.connected().into_iter().map(|client| client.name).collect()
         };
         let ada = Caller::new("ada");
         record(&ada);
