@@ -394,7 +394,7 @@ impl HistoryInner {
     }
 
     fn push_server_event(&self, event: &Event) {
-        let Some(server) = server_of(event) else { return };
+        let Some(server) = event.server() else { return };
         let kind = match event {
             Event::Started { .. } => match self.queue().restarting.remove(server) {
                 true => "restarted",
@@ -483,22 +483,6 @@ impl HistoryQueue {
     fn next_position(&mut self, at: SystemTime) -> u64 {
         self.last = to_time_id(at).max(self.last + 1);
         self.last
-    }
-}
-
-/// Returns the server of an event.
-fn server_of(event: &Event) -> Option<&ServerId> {
-    match event {
-        Event::Started { server, .. }
-        | Event::Crashed { server, .. }
-        | Event::Stopped { server }
-        | Event::Tripped { server }
-        | Event::Recovered { server }
-        | Event::Paused { server, .. }
-        | Event::Ejected { server, .. }
-        | Event::ListingChanged { server }
-        | Event::Unapproved { server, .. } => Some(server),
-        _ => None,
     }
 }
 

@@ -27,7 +27,7 @@ export function Clients() {
             { title: "Since", cell: (client) => clock(client.since) },
             { title: "Calls", cell: (client) => count(client.calls), number: true },
             { title: "Tools", cell: (client) => count(client.tools_shown), number: true },
-            { title: "Tokens", cell: (client) => html`<details><summary>${count(client.tokens_shown)}</summary>${client.servers.map((row) => html`<div>${visible(row.server ?? "search tools")}: ${count(row.tokens)}</div>`)}</details>`, number: true },
+            { title: "Tokens", cell: (client) => html`<details><summary>${count(client.tokens_shown)}</summary>${client.servers.map((row) => html`<div>${visible(row.server ?? "toolcrib")}: ${count(row.tokens)}</div>`)}</details>`, number: true },
           ]} />`
       : html`<${Missing} error=${error} what="its clients" />`}
     <section aria-labelledby="cost"><h2 id="cost">Cost by day</h2><${Cost} /></section>`;

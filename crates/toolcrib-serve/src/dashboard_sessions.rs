@@ -27,7 +27,7 @@ const SESSION_TTL: Duration = Duration::from_secs(12 * 60 * 60);
 /// Sessions open at the same time; the one that was used least recently is closed.
 const MAX_SESSIONS: usize = 64;
 /// The header with the key of a session.
-pub(crate) const SESSION_HEADER: &str = "toolcrib-session";
+const SESSION_HEADER: &str = "toolcrib-session";
 
 /// The login codes and sessions of the dashboard.
 #[derive(Debug)]

@@ -30,7 +30,8 @@ use crate::login_error::LoginError;
 use crate::origin_check::{HostAllowList, request_authority};
 use crate::resource::{PublicAddress, ResourceUrl, endpoint_path};
 use crate::response;
-use crate::service::connected_clients::{ClientKind, ConnectedClient, ShownTools};
+use crate::service::recent_clients::{ClientKind, ConnectedClient};
+use crate::service::shown_tools::ShownTools;
 use crate::service::{CatalogScope, ClientHandle, EndpointScope, McpService};
 use crate::session::Sessions;
 use crate::static_files::StaticFile;
@@ -189,16 +190,17 @@ impl HttpGateway {
         self.sessions.count()
     }
 
-    /// Returns the sessions, and the stateless clients that were seen recently.
+    /// Returns the clients in sessions, and the stateless clients that were seen recently.
     pub fn clients(&self) -> Vec<ConnectedClient> {
         let sessions = self.sessions.all();
         let sessions = sessions
             .iter()
             .map(|session| ConnectedClient::from_session(ClientKind::Session, &session.client));
-        sessions.chain(self.service.other_clients()).collect()
+        sessions.chain(self.service.recent_clients.connected()).collect()
     }
 
-    /// Returns the tools that a client with this name is listed, by server; at the endpoint of one server, if there is one.
+    /// Returns the tools that a client with this name is listed, by server, the most expensive first; at the endpoint of one
+    /// server, if there is one.
     pub fn shown_tools(
         &self,
         caller: &Caller,

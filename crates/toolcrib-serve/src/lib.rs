@@ -129,9 +129,10 @@ pub use crate::login::FailedLogins;
 pub use crate::query::query_value;
 #[doc(hidden)]
 pub use crate::routes::PROJECT_HEADER;
-pub use crate::service::connected_clients::{ClientKind, ConnectedClient, ShownTools};
+pub use crate::service::McpService;
 #[doc(hidden)]
 pub use crate::service::listen::final_response as listen_final_response;
-pub use crate::service::{ClientListCost, McpService, ServerListCost};
+pub use crate::service::recent_clients::{ClientKind, ConnectedClient};
+pub use crate::service::shown_tools::{ClientListCost, ShownTools};
 pub use crate::static_files::StaticFile;
 pub use crate::stdio::{PipeIdentity, serve_pipe};

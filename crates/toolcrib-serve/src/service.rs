@@ -2,18 +2,18 @@
 
 mod catalog_digest;
 pub(crate) mod change_watcher;
-mod client_lists;
-pub(crate) mod connected_clients;
 mod extensions;
 pub(crate) mod in_flight;
 mod initialize;
 pub(crate) mod listen;
 mod methods;
+pub(crate) mod recent_clients;
 mod result_budget;
 mod result_parts;
 mod search_tools;
 pub(crate) mod session_client;
 pub(crate) mod session_record;
+pub(crate) mod shown_tools;
 mod signature;
 mod stored_results;
 mod tasks;
@@ -42,10 +42,8 @@ use toolcrib::{
 
 use self::catalog_digest::{CatalogDigest, ListDigests, hash_list};
 use self::change_watcher::list_index;
-use self::client_lists::ListedClients;
-pub use self::client_lists::{ClientListCost, ServerListCost};
-use self::connected_clients::OtherClients;
 use self::methods::MethodAction;
+use self::recent_clients::RecentClients;
 use self::search_tools::SearchTool;
 use self::stored_results::ResultStore;
 use crate::callers::AuthenticatedCaller;
@@ -200,7 +198,7 @@ pub(crate) struct ClientHandle {
     /// Limits the notifications of extensions that wait for their server; created for the first one.
     notifications: OnceLock<Arc<Semaphore>>,
     /// Set by the first stateless request.
-    is_noted: AtomicBool,
+    is_recorded: AtomicBool,
 }
 
 impl ClientHandle {
@@ -238,8 +236,7 @@ pub struct McpService {
     /// Results that were too large for their clients.
     stored_results: ResultStore,
     /// Clients for reports.
-    other_clients: OtherClients,
-    listed_clients: ListedClients,
+    pub(crate) recent_clients: RecentClients,
 }
 
 impl McpService {
@@ -253,8 +250,7 @@ impl McpService {
             catalog_digests: Mutex::default(),
             hint_formatter: None,
             stored_results: ResultStore::default(),
-            other_clients: OtherClients::default(),
-            listed_clients: ListedClients::default(),
+            recent_clients: RecentClients::default(),
         }
     }
 
@@ -291,7 +287,7 @@ impl McpService {
             key: self.next_key.fetch_add(1, Ordering::Relaxed),
             crib: self.crib.clone(),
             notifications: OnceLock::new(),
-            is_noted: AtomicBool::new(false),
+            is_recorded: AtomicBool::new(false),
         }
     }
 
@@ -383,7 +379,7 @@ impl McpService {
             Err(error) => return (self.error_payload(&error), None),
         };
         if kind == ListKind::Tools {
-            self.listed_clients.record(scope, Instant::now());
+            self.recent_clients.record_list(scope, Instant::now());
         }
         let own_catalog = self.own_catalog(&context);
         let listed = own_catalog.as_ref().unwrap_or(&catalog);

@@ -286,7 +286,12 @@ impl PipeClient {
         let session = self.session.borrow().clone();
         let mode = match self.meta_reader.read(params.as_mut()) {
             DeclaredEra::Stateless(meta) => {
-                self.service.note_stateless(&self.handle, &self.scope, &meta, &self.meta_reader);
+                self.service.recent_clients.record_stateless(
+                    &self.handle,
+                    &self.scope,
+                    &meta,
+                    &self.meta_reader,
+                );
                 PipeRequestMode::Stateless(meta)
             }
             DeclaredEra::UnsupportedVersion(date) => {
@@ -327,7 +332,7 @@ impl PipeClient {
         session.idle_updates.connect(self.out.weak_sender());
         self.out.send(encode_response(id, &ResponsePayload::Result(result))).await;
         let session = Arc::new(session);
-        self.service.add_pipe(&session);
+        self.service.recent_clients.add_pipe(&session);
         self.session.send_replace(Some(session));
     }
 

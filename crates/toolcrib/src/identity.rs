@@ -43,16 +43,6 @@ impl Issuers {
         Self(specs.iter().map(start).collect())
     }
 
-    /// Returns whether no issuers are declared.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Returns the declarations.
-    pub fn specs(&self) -> impl Iterator<Item = &IssuerSpec> {
-        self.0.iter().map(|issuer| &issuer.spec)
-    }
-
     /// Verifies a token: its signature, its issuer, the time in which it is valid and the configured audience. If it names a
     /// key that is not known, the keys are fetched again, at most every few seconds.
     ///

@@ -1,6 +1,6 @@
 //! The order of the modules of each crate, and the modules that do no I/O.
 
-use super::{Source, UsedPath, UsedPaths, assert_none, sources};
+use super::{Source, UsedPath, UsedPaths, assert_none, root, sources};
 
 /// A crate and its top-level modules from the bottom up. A module uses only those before it.
 struct Crate {
@@ -250,6 +250,16 @@ fn every_layer_exists() {
             krate.layers.iter().filter(|layer| !exists(layer)).map(|layer| (*layer).to_owned()).collect();
         assert_none(&format!("{} has no such modules", krate.src), &missing);
     }
+}
+
+#[test]
+fn architecture_lists_the_layers_of_the_library_in_order() {
+    let page = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let (_, section) = page.split_once("## Layers of the library").unwrap();
+    let (section, _) = section.split_once("\n## ").unwrap();
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+    let listed: Vec<&str> = rows.map(|(module, _)| module).collect();
+    assert_eq!(listed, CRATES[0].layers);
 }
 
 /// Returns whether a used path contains the forbidden one, at its start or as its end (`Instant::now`).

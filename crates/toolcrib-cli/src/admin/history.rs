@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use hyper::Method;
-use toolcrib::access::expose::BYTES_PER_TOKEN;
+use toolcrib::access::expose::estimate_tokens;
 use toolcrib::config::units::parse_duration;
 use toolcrib::util::clock::wall_time;
 use toolcrib::util::format::format_timestamp;
 use toolcrib::util::maps::collect_map;
 use toolcrib::util::time_id::to_time_id;
-use toolcrib::{CallId, Caller, Catalog};
+use toolcrib::{CallId, Caller, Catalog, ServerId};
 use toolcrib_serve::{
     AdminEvents, AdminReply, AdminRequest, ClientKind, ConnectedClient, HttpGateway, ShownTools, query_value,
 };
@@ -125,11 +125,19 @@ impl Admin {
         };
         cost.definitions = definition_costs(&catalog, std::mem::take(&mut cost.definitions));
         let Some(http) = self.gateway.http() else { return };
+        let clients = http.clients();
         let mut shown = ShownToolsMemo::new(&http);
         for day in &mut cost.days {
-            let client =
-                ClientScope { caller: Caller::new(&day.caller), name: day.client.clone(), server: None };
-            let tokens: usize = shown.get(client).iter().map(ShownTools::tokens).sum();
+            // Records have no profile and no groups; a client that is still known has them.
+            let is_same = |client: &&ConnectedClient| {
+                client.caller.as_str() == day.caller
+                    && client.name.as_deref() == day.client.as_deref()
+                    && client.server.is_none()
+            };
+            let known = clients.iter().find(is_same).map(|client| client.caller.clone());
+            let caller = known.unwrap_or_else(|| Caller::new(&day.caller));
+            let client = ClientScope::new(&caller, day.client.as_deref(), None);
+            let tokens: usize = shown.get(&caller, client).iter().map(ShownTools::tokens).sum();
             day.definition_tokens = Some(tokens as u64);
         }
     }
@@ -145,17 +153,14 @@ impl Admin {
         let first = clients.iter().map(|client| client.since).min();
         let history = self.gateway.history();
         let calls = match first.filter(|_| history.is_recording()) {
-            Some(first) => history.client_calls(first).await.ok(),
+            // The clients are reported without the number of their calls.
+            Some(first) => history.client_calls(first).await.inspect_err(log_read_error).ok(),
             None => None,
         };
         let mut shown = ShownToolsMemo::new(&http);
         let report = |client: &ConnectedClient| {
-            let scope = ClientScope {
-                caller: client.caller.clone(),
-                name: client.name.as_deref().map(str::to_owned),
-                server: client.server.as_ref().map(ToString::to_string),
-            };
-            client_report(client, &shown.get(scope), calls.as_ref())
+            let scope = ClientScope::new(&client.caller, client.name.as_deref(), client.server.as_ref());
+            client_report(client, &shown.get(&client.caller, scope), calls.as_ref())
         };
         ClientsReport { clients: clients.iter().map(report).collect() }
     }
@@ -208,17 +213,35 @@ fn parse_id(name: &str, text: &str) -> Result<CallId, AdminReply> {
     text.parse().map_err(|error| invalid_reply(&format!("`{name}` is invalid: {error}"), "omit it"))
 }
 
-fn read_error(error: &io::Error) -> AdminReply {
+fn log_read_error(error: &io::Error) {
     tracing::warn!("cannot read the history: {error}");
+}
+
+fn read_error(error: &io::Error) -> AdminReply {
+    log_read_error(error);
     unreadable_reply(&format!("cannot read the history: {error}"))
 }
 
 /// What decides which tools a client is listed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct ClientScope {
-    caller: Caller,
+    caller: String,
+    profile: Option<String>,
+    groups: Vec<String>,
     name: Option<String>,
-    server: Option<String>,
+    server: Option<ServerId>,
+}
+
+impl ClientScope {
+    fn new(caller: &Caller, name: Option<&str>, server: Option<&ServerId>) -> Self {
+        Self {
+            caller: caller.as_str().to_owned(),
+            profile: caller.profile().map(str::to_owned),
+            groups: caller.groups().to_vec(),
+            name: name.map(str::to_owned),
+            server: server.cloned(),
+        }
+    }
 }
 
 /// The tools that clients are listed, each scope computed once.
@@ -232,13 +255,12 @@ impl<'a> ShownToolsMemo<'a> {
         Self { http, known: HashMap::new() }
     }
 
-    fn get(&mut self, scope: ClientScope) -> Arc<[ShownTools]> {
+    fn get(&mut self, caller: &Caller, scope: ClientScope) -> Arc<[ShownTools]> {
         if let Some(shown) = self.known.get(&scope) {
             return shown.clone();
         }
-        let server = scope.server.as_ref().and_then(|server| server.parse().ok());
         let name = scope.name.as_deref().map(Arc::from);
-        let shown: Arc<[ShownTools]> = self.http.shown_tools(&scope.caller, name, server.as_ref()).into();
+        let shown: Arc<[ShownTools]> = self.http.shown_tools(caller, name, scope.server.as_ref()).into();
         self.known.insert(scope, shown.clone());
         shown
     }
@@ -274,15 +296,7 @@ fn client_report(
         calls: calls.map(count),
         tools_shown: shown.iter().map(|shown| shown.tools as u64).sum(),
         tokens_shown: shown.iter().map(|shown| shown.tokens() as u64).sum(),
-        servers: shown.iter().map(shown_report).collect(),
-    }
-}
-
-fn shown_report(shown: &ShownTools) -> ShownServerReport {
-    ShownServerReport {
-        server: shown.server.as_ref().map(ToString::to_string),
-        tools: shown.tools as u64,
-        tokens: shown.tokens() as u64,
+        servers: shown.iter().map(ShownServerReport::new).collect(),
     }
 }
 
@@ -293,11 +307,10 @@ fn definition_costs(catalog: &Catalog, called: Vec<ToolCost>) -> Vec<ToolCost> {
     let mut costs: Vec<ToolCost> = Vec::new();
     for tool in catalog.tools() {
         let known = called.remove(&format!("{}.{}", tool.server, tool.own_name)).unwrap_or_default();
-        let bytes = (tool.definition.len() + tool.public_name.len()).saturating_sub(tool.own_name.len());
         costs.push(ToolCost {
             server: tool.server.to_string(),
             tool: tool.own_name.to_string(),
-            definition_tokens: Some(bytes.div_ceil(BYTES_PER_TOKEN) as u64),
+            definition_tokens: Some(estimate_tokens(tool.listed_bytes()) as u64),
             ..known
         });
     }
@@ -309,4 +322,20 @@ fn definition_costs(catalog: &Catalog, called: Vec<ToolCost>) -> Vec<ToolCost> {
     });
     costs.truncate(MAX_ROWS);
     costs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn same_caller_with_other_profile_or_groups_is_another_scope() {
+        let ada = Caller::new("ada");
+        let scope = ClientScope::new(&ada, Some("ide"), None);
+        assert_eq!(scope, ClientScope::new(&ada, Some("ide"), None));
+        let grouped = Caller::with_groups("ada", ["dev".to_owned()]);
+        for other in [ada.with_profile("work"), grouped] {
+            assert_ne!(scope, ClientScope::new(&other, Some("ide"), None));
+        }
+    }
 }

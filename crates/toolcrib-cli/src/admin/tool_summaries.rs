@@ -1,7 +1,7 @@
 //! Short descriptions of tools for people who browse many of them: one line each, without definitions.
 
 use serde_json::{Value, json};
-use toolcrib::access::expose::BYTES_PER_TOKEN;
+use toolcrib::access::expose::estimate_tokens;
 use toolcrib::{Caller, Crib, PinStatus, SearchHit, Tool};
 use toolcrib_serve::query_value;
 
@@ -58,10 +58,8 @@ pub(super) async fn list(crib: &Crib, caller: &Caller, query: Option<&str>) -> V
     json!({"tools": shown, "total": hits.len(), "total_tokens": null, "failed": failed, "pending": pending})
 }
 
-/// Returns the estimated tokens of a definition as clients are shown it, under its public name.
 fn token_count(tool: &Tool) -> usize {
-    let bytes = (tool.definition.len() + tool.public_name.len()).saturating_sub(tool.own_name.len());
-    bytes.div_ceil(BYTES_PER_TOKEN)
+    estimate_tokens(tool.listed_bytes())
 }
 
 fn summary(tool: &Tool) -> Value {

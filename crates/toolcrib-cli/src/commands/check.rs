@@ -1,7 +1,7 @@
 //! `toolcrib check`: reports every problem of the config.
 
 use anyhow::Result;
-use toolcrib::access::expose::BYTES_PER_TOKEN;
+use toolcrib::access::expose::estimate_tokens;
 use toolcrib::config::{Config, Problem, ProblemScope};
 use toolcrib::crib::remembered_tools_size;
 use toolcrib::{Caller, ServerSpec};
@@ -74,7 +74,7 @@ fn find_long_tool_list(config: &Config, paths: &Paths) -> Option<Problem> {
         remembered_tools_size(spec, paths.state_dir(), is_listed)
     };
     let bytes: usize = config.roster.servers().filter(|spec| spec.enabled).map(size).sum();
-    let tokens = bytes.div_ceil(BYTES_PER_TOKEN);
+    let tokens = estimate_tokens(bytes);
     let budget = config.expose.budget;
     if tokens <= budget || config.expose.is_search(&caller, None, || bytes) {
         return None;

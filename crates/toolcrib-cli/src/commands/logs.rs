@@ -1,13 +1,10 @@
 //! `toolcrib logs SERVER`: prints the log of a server, from its file or from the running gateway.
 
-use std::time::SystemTime;
-
 use anyhow::Result;
 use toolcrib::ServerId;
-use toolcrib::config::units::parse_duration;
-use toolcrib::util::clock::wall_time;
 use toolcrib::util::format::format_timestamp;
 
+use super::events::check_since;
 use crate::cli::LogsArgs;
 use crate::client::GatewayClient;
 use crate::command_error::CommandError;
@@ -19,7 +16,7 @@ use crate::report::{LogLineReport, Report as _};
 
 /// Prints the end of the log file. With `-f` or `--json`, prints the lines that the gateway holds, if one runs.
 pub(crate) async fn run(args: &LogsArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
-    let filter = LogFilter::new(args, wall_time())?;
+    let filter = LogFilter::new(args)?;
     let client = match args.follow {
         true => Some(GatewayClient::require(paths).await?),
         false => GatewayClient::find(paths).await?,
@@ -84,15 +81,9 @@ struct LogFilter {
 }
 
 impl LogFilter {
-    fn new(args: &LogsArgs, now: SystemTime) -> Result<Self, CommandError> {
-        let since = args.since.as_deref().map(|text| {
-            let invalid = || {
-                CommandError::usage(format!("`--since {text}` is not a time"))
-                    .hint("use `10m`, `2h`, `2026-05-01` or `2026-05-01T12:30`")
-            };
-            parse_since(text, now).ok_or_else(invalid)
-        });
-        Ok(Self { count: args.lines, since: since.transpose()?.unwrap_or_default() })
+    fn new(args: &LogsArgs) -> Result<Self, CommandError> {
+        let since = args.since.as_deref().map(check_since).transpose()?;
+        Ok(Self { count: args.lines, since: since.map(format_timestamp).unwrap_or_default() })
     }
 
     fn select(&self, lines: Vec<LogLineReport>) -> Vec<LogLineReport> {
@@ -100,21 +91,6 @@ impl LogFilter {
         lines.drain(..lines.len().saturating_sub(self.count));
         lines
     }
-}
-
-/// Returns the timestamp for a duration before now, or for the start of a date and time.
-fn parse_since(text: &str, now: SystemTime) -> Option<String> {
-    if let Some(ago) = parse_duration(text) {
-        return Some(format_timestamp(now.checked_sub(ago)?));
-    }
-    let form = "0000-00-00T00:00:00.000";
-    let text = text.trim_end_matches('Z').replace(' ', "T");
-    let fits = |(given, form): (char, char)| match form {
-        '0' => given.is_ascii_digit(),
-        _ => given == form,
-    };
-    let is_date = (10..=form.len()).contains(&text.len()) && text.chars().zip(form.chars()).all(fits);
-    is_date.then_some(text)
 }
 
 fn print_lines(lines: &[LogLineReport], out: &mut Output) -> Result<()> {
@@ -129,21 +105,7 @@ fn print_lines(lines: &[LogLineReport], out: &mut Output) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
-
-    #[test]
-    fn since_is_a_duration_or_a_date() {
-        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(3600);
-        assert_eq!(parse_since("30m", now).as_deref(), Some("1970-01-01T00:30:00.000Z"));
-        assert_eq!(parse_since("2026-05-01", now).as_deref(), Some("2026-05-01"));
-        assert_eq!(parse_since("2026-05-01 12:30", now).as_deref(), Some("2026-05-01T12:30"));
-        assert_eq!(parse_since("2026-05-01T12:30:00Z", now).as_deref(), Some("2026-05-01T12:30:00"));
-        for bad in ["", "yesterday", "2026-5-1", "2026", "10", "2026-05-01T12:30:00.0000"] {
-            assert_eq!(parse_since(bad, now), None, "{bad}");
-        }
-    }
 
     #[test]
     fn filter_keeps_the_newest_lines_since_a_time() {

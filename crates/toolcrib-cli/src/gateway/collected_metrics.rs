@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-use toolcrib::access::expose::BYTES_PER_TOKEN;
+use toolcrib::access::expose::estimate_tokens;
 use toolcrib::util::clock::wall_time;
 use toolcrib::{Catalog, ServerId, ServerState, ServerStatus};
 
@@ -109,13 +109,12 @@ fn catalog_families(catalog: &Catalog) -> [MetricFamily; 2] {
     for tool in catalog.tools() {
         let cost = costs.entry(&tool.server).or_default();
         cost.tools += 1;
-        // Clients see the public name.
-        cost.bytes += (tool.definition.len() + tool.public_name.len()).saturating_sub(tool.own_name.len());
+        cost.bytes += tool.listed_bytes();
     }
     for (server, cost) in costs {
         let label = [("toolcrib.server", server.as_str())];
         tools.add_count(&label, cost.tools);
-        tokens.add_count(&label, cost.bytes.div_ceil(BYTES_PER_TOKEN) as u64);
+        tokens.add_count(&label, estimate_tokens(cost.bytes) as u64);
     }
     [tools, tokens]
 }

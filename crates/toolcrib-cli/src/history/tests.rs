@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use tempfile::TempDir;
 use toolcrib::model::event::CallEnd;
+use toolcrib::util::format::format_timestamp;
 use toolcrib::{CallClient, CallTiming, Caller, Denial, Era, ErrorKind};
 
 use super::record::Records;
@@ -208,4 +209,24 @@ async fn stream_resumes_after_an_event_and_follows() {
     assert_eq!(resumed.recv().await, None);
     let offline = read_events(&folder.path().join("history"), EventFilter::default()).unwrap();
     assert_eq!(offline.len(), 4);
+}
+
+#[test]
+fn time_is_a_duration_before_now_or_a_date() {
+    let now = SystemTime::UNIX_EPOCH + Duration::from_secs(3600);
+    let parse = |text: &str| parse_time(text, now).map(format_timestamp);
+    for (text, time) in [
+        ("30m", "1970-01-01T00:30:00.000Z"),
+        ("2026-05-01", "2026-05-01T00:00:00.000Z"),
+        ("2026-05-01T12", "2026-05-01T12:00:00.000Z"),
+        ("2026-05-01 12:30", "2026-05-01T12:30:00.000Z"),
+        ("2024-02-29T23:59:58.123Z", "2024-02-29T23:59:58.123Z"),
+    ] {
+        assert_eq!(parse(text).as_deref(), Some(time), "{text}");
+    }
+    for bad in
+        ["", "yesterday", "2026-5-1", "2026-13-01", "2026", "10", "2h later", "2026-05-01T12:30:00.0000"]
+    {
+        assert_eq!(parse(bad), None, "{bad}");
+    }
 }

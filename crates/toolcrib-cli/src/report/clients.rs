@@ -1,6 +1,7 @@
 //! Clients that are connected, or were seen recently.
 
 use serde_json::{Value, json};
+use toolcrib_serve::ShownTools;
 
 use super::{Members, Report, list_to_json};
 
@@ -41,7 +42,7 @@ pub(crate) struct ClientReport {
     pub(crate) tools_shown: u64,
     /// The tokens of their definitions.
     pub(crate) tokens_shown: u64,
-    /// The tools that it is listed, by server. The search tools belong to no server.
+    /// The tools that it is listed, by server, the most expensive first.
     pub(crate) servers: Vec<ShownServerReport>,
 }
 
@@ -87,10 +88,21 @@ impl Report for ClientReport {
 /// The tools of one server that a client is listed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ShownServerReport {
-    /// `None` for the search tools of the gateway.
+    /// `None` for tools of the gateway itself.
     pub(crate) server: Option<String>,
     pub(crate) tools: u64,
     pub(crate) tokens: u64,
+}
+
+impl ShownServerReport {
+    /// Creates the report about the tools of a server.
+    pub(crate) fn new(shown: &ShownTools) -> Self {
+        Self {
+            server: shown.server.as_ref().map(ToString::to_string),
+            tools: shown.tools as u64,
+            tokens: shown.tokens() as u64,
+        }
+    }
 }
 
 impl Report for ShownServerReport {

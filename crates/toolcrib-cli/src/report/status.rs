@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use toolcrib::limits::LimitStatus;
-use toolcrib_serve::{ClientListCost, ServerListCost};
+use toolcrib_serve::ClientListCost;
 
 use super::clients::ShownServerReport;
 use super::server::ServerReport;
@@ -170,12 +170,7 @@ pub(crate) struct ClientCostReport {
 impl ClientCostReport {
     /// Creates the report about a client.
     pub(crate) fn new(cost: &ClientListCost) -> Self {
-        let shown = |cost: &ServerListCost| ShownServerReport {
-            server: cost.server.clone(),
-            tools: cost.tools as u64,
-            tokens: cost.tokens as u64,
-        };
-        let servers: Vec<ShownServerReport> = cost.servers.iter().map(shown).collect();
+        let servers: Vec<ShownServerReport> = cost.servers.iter().map(ShownServerReport::new).collect();
         Self {
             name: cost.client.as_deref().map(str::to_owned),
             caller: cost.caller.clone(),

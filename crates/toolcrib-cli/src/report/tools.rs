@@ -1,7 +1,7 @@
 //! Lists of tools.
 
 use serde_json::{Map, Value, json};
-use toolcrib::access::expose::BYTES_PER_TOKEN;
+use toolcrib::access::expose::estimate_tokens;
 use toolcrib::{Error, PinStatus, PinnedKind, Pinning, SearchHit, ServerStatus, Tool};
 
 use crate::hints::error_data;
@@ -128,7 +128,7 @@ impl ToolReport {
             definition: serde_json::from_slice(&tool.definition).unwrap_or_default(),
             found: None,
         };
-        report.tokens = report.definition_bytes().div_ceil(BYTES_PER_TOKEN) as u64;
+        report.tokens = estimate_tokens(report.definition_bytes()) as u64;
         report
     }
 }

@@ -39,7 +39,7 @@ pub(super) async fn respond(
     let service = conn.gateway.service.clone();
     let access = scope.access.clone();
     let client = conn.client(scope.caller());
-    service.note_stateless(&client, &scope, &meta, &conn.meta_reader);
+    service.recent_clients.record_stateless(&client, &scope, &meta, &conn.meta_reader);
     let context = RequestContext::stateless(scope, &meta, client.key);
     if !wants_updates {
         let response = service.respond(context, &method, params).await;

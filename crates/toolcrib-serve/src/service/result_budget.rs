@@ -8,7 +8,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
-use toolcrib::access::expose::BYTES_PER_TOKEN;
+use toolcrib::access::expose::{BYTES_PER_TOKEN, estimate_tokens};
 use toolcrib::protocol::era::adapt_response_for_client;
 use toolcrib::protocol::json::object::{self, Object};
 use toolcrib::protocol::jsonrpc::{ResponsePayload, code};
@@ -234,7 +234,7 @@ impl LargeResult {
         let texts: Option<Vec<String>> = blocks.iter().map(block_text).collect();
         let page_bytes = max_bytes.saturating_sub(MAX_EXPLANATION).max(1);
         let stored = StoredResult { server, blocks: texts?, page_bytes };
-        let summary = ResultSummary::new(&stored, content.len().div_ceil(BYTES_PER_TOKEN))?;
+        let summary = ResultSummary::new(&stored, estimate_tokens(content.len()))?;
         Some(Self { result, stored, summary })
     }
 }

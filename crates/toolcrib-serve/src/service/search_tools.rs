@@ -109,11 +109,6 @@ impl McpService {
         self.crib.callable_catalog_for(scope.caller()).find(&Selector::Tool(name)).is_ok()
     }
 
-    /// Returns the size of the definitions of the search tools.
-    pub(super) fn search_tools_bytes(&self) -> usize {
-        SEARCH_TOOLS.iter().map(|definition| definition.len()).sum()
-    }
-
     /// Returns the tools that are listed in full in search mode.
     pub(super) fn always_listed(&self, catalog: &Catalog) -> Option<Catalog> {
         let settings = self.crib.expose_settings();

@@ -8,6 +8,12 @@ use crate::spec::ServerId;
 
 /// Bytes of JSON that are about one token of a language model.
 pub const BYTES_PER_TOKEN: usize = 4;
+
+/// Returns about how many tokens of a language model a number of bytes of JSON are.
+pub fn estimate_tokens(bytes: usize) -> usize {
+    bytes.div_ceil(BYTES_PER_TOKEN)
+}
+
 /// Default of `expose.budget`, in tokens.
 const DEFAULT_BUDGET: usize = 10_000;
 /// Clients that search long lists of tools themselves. `expose.clients` overrides it.
@@ -95,7 +101,7 @@ impl ExposeSettings {
             ExposeMode::Search => true,
             ExposeMode::Auto => {
                 !client.is_some_and(|client| CLIENTS_WITH_SEARCH.contains(&client))
-                    && list_bytes().div_ceil(BYTES_PER_TOKEN) > self.budget
+                    && estimate_tokens(list_bytes()) > self.budget
             }
         }
     }

@@ -40,6 +40,11 @@ impl CatalogItem {
         Object::parse(&self.definition).ok()?.get_string("description").map(std::borrow::Cow::into_owned)
     }
 
+    /// Returns the size of its definition under its public name, as clients are listed it.
+    pub fn listed_bytes(&self) -> usize {
+        (self.definition.len() + self.public_name.len()).saturating_sub(self.own_name.len())
+    }
+
     /// Returns the JSON Schema of a tool's arguments; `{"type":"object"}` if its server sent none.
     pub fn input_schema(&self) -> Value {
         let schema = self.member("inputSchema").filter(Value::is_object);

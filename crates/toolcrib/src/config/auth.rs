@@ -16,7 +16,7 @@ const GRANTS: [(&str, Grant); 4] = [
 pub(super) fn read(reader: &mut TableReader<'_>) -> Box<AuthSpec> {
     let Some(mut table) = reader.table("auth") else { return Box::default() };
     let command = read_command(&mut table);
-    let written = table.choice("grant", &GRANTS, &[]);
+    let written = table.choice("grant", &GRANTS);
     let grant = written.unwrap_or(if command.is_empty() { Grant::AuthorizationCode } else { Grant::Command });
     let auth = AuthSpec {
         grant,

@@ -28,5 +28,5 @@ pub(super) fn read(reader: &mut TableReader<'_>, settings: &mut ExposeSettings) 
 
 /// Reads a key whose value is a mode.
 pub(super) fn read_mode(reader: &mut TableReader<'_>, key: &'static str) -> Option<ExposeMode> {
-    reader.choice(key, MODES, &[])
+    reader.choice(key, MODES)
 }

@@ -25,7 +25,7 @@ pub(super) fn read(reader: &mut TableReader<'_>) -> Forward {
         ("header", ForwardKind::Header),
         ("token-exchange", ForwardKind::TokenExchange),
     ];
-    let kind = reader.choice("forward", &kinds, &[]).unwrap_or(ForwardKind::Nothing);
+    let kind = reader.choice("forward", &kinds).unwrap_or(ForwardKind::Nothing);
     let header = read_header(reader);
     let exchange = read_exchange(reader);
     for (key, needed) in

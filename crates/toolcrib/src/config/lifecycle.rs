@@ -57,11 +57,11 @@ impl LifecycleSettings {
             overlay_limits(&mut self.limits, limits);
         }
         self.overlay_inherit_env(reader);
-        set(&mut self.sharing, reader.choice("sharing", &Sharing::ALL, &[]));
+        set(&mut self.sharing, reader.choice("sharing", &Sharing::ALL));
         self.check_start(reader);
         let trust = [("normal", Trust::Normal), ("trusted", Trust::Trusted)];
-        set(&mut self.trust, reader.choice("trust", &trust, &[]));
-        set(&mut self.pin, reader.choice("pin", &Pinning::ALL, &[]));
+        set(&mut self.trust, reader.choice("trust", &trust));
+        set(&mut self.pin, reader.choice("pin", &Pinning::ALL));
         if let Some(tools) = reader.table("tools") {
             self.overlay_tools(tools);
         }
@@ -164,7 +164,7 @@ impl LifecycleSettings {
     fn overlay_lifecycle(&mut self, mut reader: TableReader<'_>) {
         let lifecycle = &mut self.lifecycle;
         let starts = [("on-demand", StartPolicy::OnDemand), ("at-boot", StartPolicy::AtBoot)];
-        set(&mut lifecycle.start, reader.choice("start", &starts, &[]));
+        set(&mut lifecycle.start, reader.choice("start", &starts));
         if let Some(keep_alive) = read_keep_alive(&mut reader) {
             lifecycle.keep_alive = keep_alive;
             self.has_keep_alive = true;

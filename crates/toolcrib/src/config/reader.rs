@@ -256,24 +256,13 @@ impl<'a> TableReader<'a> {
         None
     }
 
-    /// Reads one of a few strings. Those in `not_yet` are reserved, and reported as not supported yet.
-    pub(super) fn choice<T: Copy>(
-        &mut self,
-        key: &'static str,
-        choices: &[(&'static str, T)],
-        not_yet: &[&str],
-    ) -> Option<T> {
+    /// Reads one of a few strings.
+    pub(super) fn choice<T: Copy>(&mut self, key: &'static str, choices: &[(&'static str, T)]) -> Option<T> {
         let written = self.string(key)?;
         if let Some(choice) = find_choice(choices, written) {
             return Some(choice);
         }
-        if not_yet.contains(&written) {
-            let assignment = self.source.assignment(key, &format!("\"{written}\""));
-            self.error_at_value(key, format!("{assignment} is not supported yet"), "remove it");
-            return None;
-        }
-        let names = choices.iter().map(|(name, _)| *name).chain(not_yet.iter().copied());
-        let names: Vec<_> = names.map(in_backticks).collect();
+        let names: Vec<_> = choices.iter().map(|(name, _)| in_backticks(name)).collect();
         let message = format!("invalid value `{written}` for {}", self.key_path(key));
         self.error_at_value(key, message, format!("write one of {}", names.join(", ")));
         None

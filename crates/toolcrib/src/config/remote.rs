@@ -98,7 +98,7 @@ fn read_type(reader: &mut TableReader<'_>) -> Option<WrittenTransport> {
         let spellings = ["streamable-http", "streamableHttp", "streamable_http"];
         choices.extend(spellings.map(|spelling| (spelling, streamable)));
     }
-    reader.choice("type", &choices, &[])
+    reader.choice("type", &choices)
 }
 
 fn read_url(reader: &mut TableReader<'_>) -> Option<TemplateText> {

@@ -35,7 +35,7 @@ impl SecretBackend {
 /// Reads the section.
 pub(super) fn read(mut reader: TableReader<'_>) -> SecretBackend {
     let names = ["auto", "keyring", "file", "env", "command"].map(|name| (name, name));
-    let backend = reader.choice("backend", &names, &[]).unwrap_or("auto");
+    let backend = reader.choice("backend", &names).unwrap_or("auto");
     let prefix = reader.string("env-prefix");
     let command = reader.strings("command").map(|words| words.into_iter().map(|(_, word)| word).collect());
     for (key, required) in [("env-prefix", "env"), ("command", "command")] {

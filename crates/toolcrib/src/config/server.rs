@@ -117,7 +117,7 @@ pub(super) fn read(
     let args = read_args(&mut reader);
     let env = read_env(&mut reader);
     let cwd = read_cwd(&mut reader);
-    let era = reader.choice("era", &era_choices(), &[]).unwrap_or(EraChoice::Auto);
+    let era = reader.choice("era", &era_choices()).unwrap_or(EraChoice::Auto);
     let mut enabled = reader.boolean("enabled").unwrap_or(true);
     if json {
         enabled &= !reader.boolean("disabled").unwrap_or(false);

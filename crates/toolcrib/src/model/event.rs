@@ -120,6 +120,24 @@ pub enum Event {
     CallEnded(Arc<CallRecord>),
 }
 
+impl Event {
+    /// Returns the server whose state changed; `None` for the end of a call.
+    pub fn server(&self) -> Option<&ServerId> {
+        match self {
+            Self::Started { server, .. }
+            | Self::Crashed { server, .. }
+            | Self::Stopped { server }
+            | Self::Tripped { server }
+            | Self::Recovered { server }
+            | Self::Paused { server, .. }
+            | Self::Ejected { server, .. }
+            | Self::ListingChanged { server }
+            | Self::Unapproved { server, .. } => Some(server),
+            Self::CallEnded(_) => None,
+        }
+    }
+}
+
 /// Everything about one call except its content.
 #[derive(Debug, Clone)]
 pub struct CallRecord {

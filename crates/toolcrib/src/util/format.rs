@@ -77,7 +77,7 @@ pub fn format_timestamp(at: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", since.subsec_millis())
 }
 
-/// Parses a timestamp in UTC: a date, optionally with a time to the minute, second or millisecond.
+/// Parses a timestamp in UTC: a date, optionally with a time to the hour, minute, second or millisecond.
 pub fn parse_timestamp(text: &str) -> Option<SystemTime> {
     const FORM: &str = "0000-00-00T00:00:00.000";
     let text = text.strip_suffix('Z').unwrap_or(text).replace(' ', "T");
@@ -85,7 +85,8 @@ pub fn parse_timestamp(text: &str) -> Option<SystemTime> {
         '0' => given.is_ascii_digit(),
         _ => given == form,
     };
-    let is_valid = [10, 16, 19, FORM.len()].contains(&text.len()) && text.chars().zip(FORM.chars()).all(fits);
+    let is_valid =
+        [10, 13, 16, 19, FORM.len()].contains(&text.len()) && text.chars().zip(FORM.chars()).all(fits);
     if !is_valid {
         return None;
     }

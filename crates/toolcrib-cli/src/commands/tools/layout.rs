@@ -1,7 +1,7 @@
 //! The text of `tools` on a terminal: tools by server, one tool, and what tools cost.
 
 use serde_json::{Value, json};
-use toolcrib::access::expose::BYTES_PER_TOKEN;
+use toolcrib::access::expose::estimate_tokens;
 use toolcrib::search::{ToolArgument, tool_arguments};
 
 use super::schema_text;
@@ -24,7 +24,7 @@ pub(super) struct ServerCost {
 
 impl ServerCost {
     pub(super) fn tokens(&self) -> usize {
-        self.bytes.div_ceil(BYTES_PER_TOKEN)
+        estimate_tokens(self.bytes)
     }
 
     pub(super) fn to_json(&self) -> Value {
@@ -109,7 +109,7 @@ pub(super) fn tool_page(tool: &ToolReport, width: usize) -> Vec<String> {
     if !annotations.is_empty() {
         lines.push(format!("Annotations: {}", annotations.join(", ")));
     }
-    lines.push(format!("Cost: {} tokens", tool.definition_bytes().div_ceil(BYTES_PER_TOKEN)));
+    lines.push(format!("Cost: {} tokens", estimate_tokens(tool.definition_bytes())));
     lines.push("Example:".to_owned());
     lines.push(format!("  {}", example(tool)));
     lines

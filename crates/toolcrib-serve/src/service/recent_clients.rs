@@ -1,4 +1,4 @@
-//! Reports on clients: who is connected, and what each of them is listed.
+//! The clients that reports are about: who is connected, and who listed tools.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -6,20 +6,22 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use toolcrib::access::expose::BYTES_PER_TOKEN;
+use tokio::time::Instant;
 use toolcrib::protocol::era::client::{RequestMeta, RequestMetaReader};
 use toolcrib::protocol::versions::Revision;
 use toolcrib::util::clock::wall_time;
 use toolcrib::util::locks::IgnorePoison as _;
-use toolcrib::{Caller, Catalog, ServerId, Tool};
+use toolcrib::{Caller, ServerId};
 
 use super::session_client::SessionClientState;
-use super::{CatalogScope, ClientHandle, EndpointScope, McpService};
+use super::{CatalogScope, ClientHandle, EndpointScope};
 
 /// Stateless clients that are remembered.
 const MAX_STATELESS: usize = 256;
 /// Largest capabilities of such a client that are remembered.
 const MAX_CAPABILITIES: usize = 16 << 10;
+/// Clients that listed tools and are remembered.
+const MAX_LISTED: usize = 64;
 
 /// How a client is connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,56 +81,49 @@ impl ConnectedClient {
             && self.revision == meta.revision
             && self.caller == *scope.caller()
             && self.caller.profile() == scope.caller().profile()
+            && self.caller.groups() == scope.caller().groups()
             && self.server.as_ref() == scope.view.server()
     }
 }
 
-/// The tools of one server that a client is listed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ShownTools {
-    /// `None` for the search tools of the gateway.
-    pub server: Option<ServerId>,
-    /// The number of tools.
-    pub tools: usize,
-    /// The size of their definitions.
-    pub bytes: usize,
+/// A client that listed tools.
+#[derive(Debug, Clone)]
+pub(super) struct ListedClient {
+    pub(super) scope: EndpointScope,
+    /// When it listed them last.
+    pub(super) at: Instant,
 }
 
-impl ShownTools {
-    /// Returns the estimated tokens of the definitions.
-    pub fn tokens(&self) -> usize {
-        self.bytes.div_ceil(BYTES_PER_TOKEN)
-    }
-}
-
-/// Clients that no other list has: sessions on pipes, and stateless clients.
+/// The clients that a service remembers. Sessions over HTTP are not among the connected ones; the gateway has them.
 #[derive(Debug, Default)]
-pub(super) struct OtherClients {
+pub(crate) struct RecentClients {
     pipes: Mutex<Vec<Weak<SessionClientState>>>,
     stateless: Mutex<VecDeque<ConnectedClient>>,
+    /// Clients that listed tools at an endpoint of all servers, in the order of their last lists.
+    listed: Mutex<VecDeque<ListedClient>>,
 }
 
-impl McpService {
-    /// Adds the session of a pipe to the connected clients.
+impl RecentClients {
+    /// Adds the session of a pipe.
     pub(crate) fn add_pipe(&self, session: &Arc<SessionClientState>) {
-        let mut pipes = self.other_clients.pipes.lock().ignore_poison();
+        let mut pipes = self.pipes.lock().ignore_poison();
         pipes.retain(|pipe| pipe.strong_count() > 0);
         pipes.push(Arc::downgrade(session));
     }
 
     /// Remembers a stateless client with its first request on a connection.
-    pub(crate) fn note_stateless(
+    pub(crate) fn record_stateless(
         &self,
         handle: &ClientHandle,
         scope: &EndpointScope,
         meta: &RequestMeta,
         reader: &RequestMetaReader,
     ) {
-        if handle.is_noted.load(Ordering::Relaxed) || handle.is_noted.swap(true, Ordering::Relaxed) {
+        if handle.is_recorded.load(Ordering::Relaxed) || handle.is_recorded.swap(true, Ordering::Relaxed) {
             return;
         }
-        let mut clients = self.other_clients.stateless.lock().ignore_poison();
+        let mut clients = self.stateless.lock().ignore_poison();
+        clients.retain(|client| !client.caller.is_revoked());
         if clients.iter().any(|client| client.is_same(scope, meta)) {
             return;
         }
@@ -149,43 +144,70 @@ impl McpService {
         });
     }
 
-    /// Returns the sessions on pipes and the recent stateless clients.
-    pub(crate) fn other_clients(&self) -> Vec<ConnectedClient> {
-        let pipes: Vec<Arc<SessionClientState>> =
-            self.other_clients.pipes.lock().ignore_poison().iter().filter_map(Weak::upgrade).collect();
-        let pipes = pipes.iter().map(|pipe| ConnectedClient::from_session(ClientKind::Pipe, pipe));
-        pipes.chain(self.other_clients.stateless.lock().ignore_poison().iter().cloned()).collect()
+    /// Records that a client listed its tools. Clients of the same program and caller are one.
+    pub(super) fn record_list(&self, scope: &EndpointScope, at: Instant) {
+        if scope.view != CatalogScope::All {
+            return;
+        }
+        let mut clients = self.listed.lock().ignore_poison();
+        clients.retain(|client| client.scope != *scope || client.scope.client_name != scope.client_name);
+        if clients.len() >= MAX_LISTED {
+            clients.pop_front();
+        }
+        clients.push_back(ListedClient { scope: scope.clone(), at });
     }
 
-    /// Returns the tools that a client is listed, by server.
-    pub(crate) fn shown_tools(&self, scope: &EndpointScope) -> Vec<ShownTools> {
-        let catalog = self.crib.catalog_for(scope.caller());
-        if !self.is_search(scope) {
-            return tools_by_server(&catalog, &scope.view);
-        }
-        let own = ShownTools { server: None, tools: 3, bytes: self.search_tools_bytes() };
-        let listed = self.always_listed(&catalog).map(|listed| tools_by_server(&listed, &scope.view));
-        [own].into_iter().chain(listed.into_iter().flatten()).collect()
+    /// Returns the sessions on pipes, and the recent stateless clients that still have access.
+    pub(crate) fn connected(&self) -> Vec<ConnectedClient> {
+        let pipes: Vec<Arc<SessionClientState>> =
+            self.pipes.lock().ignore_poison().iter().filter_map(Weak::upgrade).collect();
+        let pipes = pipes.iter().map(|pipe| ConnectedClient::from_session(ClientKind::Pipe, pipe));
+        let stateless = self.stateless.lock().ignore_poison();
+        pipes.chain(stateless.iter().filter(|client| !client.caller.is_revoked()).cloned()).collect()
+    }
+
+    /// Returns the clients that listed tools and still have access, the latest first.
+    pub(super) fn listed(&self) -> Vec<ListedClient> {
+        let clients = self.listed.lock().ignore_poison();
+        clients.iter().rev().filter(|client| !client.scope.caller().is_revoked()).cloned().collect()
     }
 }
 
-/// Returns the tools of a catalog by server. The catalog has the tools of a server in a row.
-fn tools_by_server(catalog: &Catalog, view: &CatalogScope) -> Vec<ShownTools> {
-    let is_visible = |tool: &&Tool| view.server().is_none_or(|server| *server == tool.server);
-    let mut shown: Vec<ShownTools> = Vec::new();
-    for tool in catalog.tools().iter().filter(is_visible) {
-        let name_bytes = match view {
-            CatalogScope::All => tool.public_name.len(),
-            CatalogScope::One(_) => tool.own_name.len(),
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use toolcrib::Crib;
+    use toolcrib::protocol::era::client::DeclaredEra;
+    use toolcrib::protocol::json::object::Object;
+
+    use super::super::McpService;
+    use super::*;
+
+    #[tokio::test]
+    async fn stateless_client_is_replaced_when_its_access_was_revoked() {
+        let service = McpService::new(Crib::builder().build().unwrap());
+        let params = json!({"_meta": {
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientInfo": {"name": "ide", "version": "2"},
+            "io.modelcontextprotocol/clientCapabilities": {},
+        }});
+        let mut params = Object::parse(&params.to_string().into()).unwrap();
+        let reader = RequestMetaReader::default();
+        let DeclaredEra::Stateless(meta) = reader.read(Some(&mut params)) else { panic!("{params:?}") };
+        let record = |caller: &Caller| {
+            let scope = EndpointScope::trusted(caller.clone());
+            service.recent_clients.record_stateless(&service.connect_client(), &scope, &meta, &reader);
         };
-        let bytes = (tool.definition.len() + name_bytes).saturating_sub(tool.own_name.len());
-        match shown.last_mut().filter(|last| last.server.as_ref() == Some(&tool.server)) {
-            Some(last) => {
-                last.tools += 1;
-                last.bytes += bytes;
-            }
-            None => shown.push(ShownTools { server: Some(tool.server.clone()), tools: 1, bytes }),
-        }
+        let names = || -> Vec<Option<Arc<str>>> {
+            service.recent_clients.connected().into_iter().map(|client| client.name).collect()
+        };
+        let ada = Caller::new("ada");
+        record(&ada);
+        record(&Caller::new("ada"));
+        assert_eq!(names(), [Some("ide".into())], "one program of one caller");
+        ada.revoke();
+        assert!(names().is_empty());
+        record(&Caller::new("ada"));
+        assert_eq!(names(), [Some("ide".into())]);
     }
-    shown
 }
