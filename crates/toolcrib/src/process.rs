@@ -80,7 +80,8 @@ pub fn use_one_arena() {
     raw::use_one_arena();
 }
 
-/// Returns memory that the allocator keeps for later to the system. May take some milliseconds.
+/// Returns memory that the allocator keeps for later to the system, and the pages of code that was needed to start. May take some
+/// milliseconds; code that is still needed is mapped again when it runs.
 #[cfg(unix)]
 #[doc(hidden)]
 pub fn return_free_memory() {

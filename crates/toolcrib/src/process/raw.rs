@@ -106,13 +106,15 @@ pub(super) fn take_variable(name: &CStr) -> Option<Vec<u8>> {
     }
 }
 
-/// Returns memory that the allocator keeps for later to the system.
+/// Returns memory that the allocator keeps for later to the system, and makes code that may not be needed again not resident.
 pub(super) fn return_free_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: takes only the locks of the allocator.
     unsafe {
         libc::malloc_trim(0);
     }
+    #[cfg(target_os = "linux")]
+    CodePages::find().drop_resident();
 }
 
 /// The segments of this program and its libraries that are never written: code and constants.

@@ -29,9 +29,9 @@ pub(super) fn encode_spans(calls: &[CallRecord], resource: &[ResourceAttribute])
     let mut scope = scope_message();
     for call in calls {
         let Some(spans) = call.spans.as_deref() else { continue };
-        scope.message(2, &server_span(call, spans));
+        scope.nested(2, |span| write_server_span(span, call, spans));
         if call.attempts > 0 {
-            scope.message(2, &client_span(call, spans));
+            scope.nested(2, |span| write_client_span(span, call, spans));
         }
     }
     with_resource(&scope, resource)
@@ -78,23 +78,18 @@ fn scope_message() -> Message {
 /// Adds an attribute, unless its value is empty.
 fn add_text(message: &mut Message, field: u64, name: &str, value: &str) {
     if !value.is_empty() {
-        let mut any = Message::default();
-        any.text(1, value);
-        add_attribute(message, field, name, &any);
+        message.nested(field, |attribute| {
+            attribute.text(1, name);
+            attribute.nested(2, |any| any.text(1, value));
+        });
     }
 }
 
 fn add_number(message: &mut Message, field: u64, name: &str, value: u64) {
-    let mut any = Message::default();
-    any.varint(3, value);
-    add_attribute(message, field, name, &any);
-}
-
-fn add_attribute(message: &mut Message, field: u64, name: &str, any: &Message) {
-    let mut attribute = Message::default();
-    attribute.text(1, name);
-    attribute.message(2, any);
-    message.message(field, &attribute);
+    message.nested(field, |attribute| {
+        attribute.text(1, name);
+        attribute.nested(2, |any| any.varint(3, value));
+    });
 }
 
 /// The part of a span that differs between the two of a call.
@@ -106,8 +101,8 @@ struct SpanFrame {
     end: SystemTime,
 }
 
-/// The span of the request of a client.
-fn server_span(call: &CallRecord, spans: &CallSpans) -> Message {
+/// Writes the span of the request of a client.
+fn write_server_span(span: &mut Message, call: &CallRecord, spans: &CallSpans) {
     let frame = SpanFrame {
         span_id: call.id.number(),
         parent: spans.parent.as_ref().map(|parent| parent.span_id),
@@ -115,19 +110,18 @@ fn server_span(call: &CallRecord, spans: &CallSpans) -> Message {
         start: call_start(call),
         end: call.at,
     };
-    let mut span = span(call, spans, &frame);
-    add_text(&mut span, 9, "toolcrib.caller", call.caller.as_str());
-    add_text(&mut span, 9, "toolcrib.client", call.client.name.as_deref().unwrap_or_default());
-    add_text(&mut span, 9, "toolcrib.decision", call.decision.name());
-    add_text(&mut span, 9, "toolcrib.rule", call.denial.as_ref().map_or("", |denial| &denial.rule));
-    add_text(&mut span, 9, "toolcrib.cache", call.cache.map_or("", |cache| cache.name()));
-    add_number(&mut span, 9, "toolcrib.request.size", call.request_bytes as u64);
-    add_number(&mut span, 9, "toolcrib.response.size", call.response_bytes as u64);
-    span
+    write_span(span, call, spans, &frame);
+    add_text(span, 9, "toolcrib.caller", call.caller.as_str());
+    add_text(span, 9, "toolcrib.client", call.client.name.as_deref().unwrap_or_default());
+    add_text(span, 9, "toolcrib.decision", call.decision.name());
+    add_text(span, 9, "toolcrib.rule", call.denial.as_ref().map_or("", |denial| &denial.rule));
+    add_text(span, 9, "toolcrib.cache", call.cache.map_or("", |cache| cache.name()));
+    add_number(span, 9, "toolcrib.request.size", call.request_bytes as u64);
+    add_number(span, 9, "toolcrib.response.size", call.response_bytes as u64);
 }
 
-/// The span of the request that the gateway made to the server.
-fn client_span(call: &CallRecord, spans: &CallSpans) -> Message {
+/// Writes the span of the request that the gateway made to the server.
+fn write_client_span(span: &mut Message, call: &CallRecord, spans: &CallSpans) {
     let timing = &call.timing;
     let sent = call_start(call) + timing.policy + timing.start + timing.queue;
     // A call that was sent twice had its server for two periods, which are shown as one that ends with the call.
@@ -139,16 +133,16 @@ fn client_span(call: &CallRecord, spans: &CallSpans) -> Message {
         start,
         end: (start + timing.server).min(call.at),
     };
-    let mut span = span(call, spans, &frame);
-    add_number(&mut span, 9, "toolcrib.attempts", call.attempts.into());
-    span
+    write_span(span, call, spans, &frame);
+    add_number(span, 9, "toolcrib.attempts", call.attempts.into());
 }
 
 fn call_start(call: &CallRecord) -> SystemTime {
     call.at.checked_sub(call.duration).unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-fn span(call: &CallRecord, spans: &CallSpans, frame: &SpanFrame) -> Message {
+/// Writes what both spans of a call have.
+fn write_span(span: &mut Message, call: &CallRecord, spans: &CallSpans, frame: &SpanFrame) {
     let name_attribute = match &*call.method {
         "tools/call" => Some("gen_ai.tool.name"),
         "prompts/get" => Some("gen_ai.prompt.name"),
@@ -158,7 +152,6 @@ fn span(call: &CallRecord, spans: &CallSpans, frame: &SpanFrame) -> Message {
         Some(_) => format!("{} {}", call.method, call.name),
         None => call.method.clone().into_owned(),
     };
-    let mut span = Message::default();
     span.bytes(1, &spans.trace_id.to_be_bytes());
     span.bytes(2, &frame.span_id.to_be_bytes());
     if let Some(state) = spans.parent.as_ref().and_then(|parent| parent.state.as_deref()) {
@@ -171,22 +164,19 @@ fn span(call: &CallRecord, spans: &CallSpans, frame: &SpanFrame) -> Message {
     span.varint(6, frame.kind);
     span.fixed64(7, unix_nanos(frame.start));
     span.fixed64(8, unix_nanos(frame.end));
-    add_text(&mut span, 9, "mcp.method.name", &call.method);
+    add_text(span, 9, "mcp.method.name", &call.method);
     if let Some(attribute) = name_attribute {
-        add_text(&mut span, 9, attribute, &call.name);
+        add_text(span, 9, attribute, &call.name);
     }
     if call.method == "tools/call" {
-        add_text(&mut span, 9, "gen_ai.operation.name", "execute_tool");
+        add_text(span, 9, "gen_ai.operation.name", "execute_tool");
     }
-    add_text(&mut span, 9, "toolcrib.server", call.server.as_ref().map_or("", ServerId::as_str));
-    add_text(&mut span, 9, "toolcrib.call.id", &call.id.to_string());
+    add_text(span, 9, "toolcrib.server", call.server.as_ref().map_or("", ServerId::as_str));
+    add_text(span, 9, "toolcrib.call.id", &call.id.to_string());
     if let Some(error_type) = call.end.error_type() {
-        add_text(&mut span, 9, "error.type", error_type);
-        let mut status = Message::default();
-        status.varint(3, STATUS_ERROR);
-        span.message(15, &status);
+        add_text(span, 9, "error.type", error_type);
+        span.nested(15, |status| status.varint(3, STATUS_ERROR));
     }
-    span
 }
 
 fn metric(family: &MetricFamily, started: SystemTime, now: SystemTime) -> Message {

@@ -55,6 +55,24 @@ impl Message {
         self.bytes(field, &value.0);
     }
 
+    /// Writes a message whose fields `write` adds, in the buffer of this one.
+    pub(super) fn nested(&mut self, field: u64, write: impl FnOnce(&mut Self)) {
+        self.push_tag(field, LENGTH_DELIMITED);
+        let start = self.0.len();
+        // Most messages need one byte for their length.
+        self.0.push(0);
+        write(self);
+        let length = self.0.len() - start - 1;
+        match u8::try_from(length) {
+            Ok(short) if short <= 0x7f => self.0[start] = short,
+            _ => {
+                let mut prefix = Self::default();
+                prefix.push_varint(length as u64);
+                self.0.splice(start..=start, prefix.0);
+            }
+        }
+    }
+
     /// Writes a list of numbers of 64 bits.
     pub(super) fn packed_fixed64(&mut self, field: u64, values: impl Iterator<Item = u64>) {
         let packed: Vec<u8> = values.flat_map(u64::to_le_bytes).collect();
@@ -66,6 +84,22 @@ impl Message {
 mod tests {
     use super::*;
 
+    #[test]
+    fn nested_message_of_any_length_equals_a_separate_one() {
+        for length in [0, 1, 125, 126, 127, 128, 16_381, 20_000] {
+            let text = "x".repeat(length);
+            let mut inner = Message::default();
+            inner.text(1, &text);
+            let mut expected = Message::default();
+            expected.message(9, &inner);
+            expected.varint(1, 7);
+            let mut nested = Message::default();
+            nested.nested(9, |inner| inner.text(1, &text));
+            nested.varint(1, 7);
+            assert_eq!(nested.0, expected.0, "{length}");
+        }
+    }
+
     /// The examples of the documentation of Protocol Buffers.
     #[test]
     fn fields_are_encoded_as_documented() {
@@ -75,9 +109,10 @@ mod tests {
         let mut outer = Message::default();
         outer.text(2, "testing");
         outer.message(3, &inner);
+        outer.nested(3, |inner| inner.varint(1, 150));
         let mut expected = vec![0x12, 0x07];
         expected.extend(b"testing");
-        expected.extend([0x1a, 0x03, 0x08, 0x96, 0x01]);
+        expected.extend([0x1a, 0x03, 0x08, 0x96, 0x01].repeat(2));
         assert_eq!(outer.into_bytes(), expected);
         let mut numbers = Message::default();
         numbers.double(16, 1.0);
