@@ -9,7 +9,7 @@ mod stateless;
 use std::sync::Arc;
 
 use hyper::body::Incoming;
-use hyper::header::{ALLOW, CONNECTION, EXPECT, HeaderValue, RETRY_AFTER};
+use hyper::header::{ALLOW, CONNECTION, EXPECT, HeaderName, HeaderValue, RETRY_AFTER};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use toolcrib::call::trace_meta;
 use toolcrib::protocol::era::client::{self, DeclaredEra, INITIALIZE};
@@ -31,6 +31,9 @@ use crate::request_body::{self, BodyLimits, RequestBodyError};
 use crate::resource::profile_scope;
 use crate::response::{self, event_response, json_response};
 use crate::service::{CatalogScope, EndpointScope};
+
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
 /// Size from which a response counts towards the memory of clients until they have read it.
 const MIN_CLAIMED_RESPONSE: usize = 64 << 10;
@@ -277,9 +280,9 @@ async fn handle_request(
 
 /// Adds the trace context of the headers to the parameters, unless these have one.
 fn add_trace_context(headers: &HeaderMap, params: Option<&mut Object>) {
-    let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
-    if let (Some(traceparent), Some(params)) = (header("traceparent"), params) {
-        trace_meta::add_from_headers(params, traceparent, header("tracestate"));
+    let header = |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+    if let (Some(traceparent), Some(params)) = (header(&TRACEPARENT), params) {
+        trace_meta::add_from_headers(params, traceparent, header(&TRACESTATE));
     }
 }
 

@@ -350,9 +350,9 @@ impl<'a> Records<'a> {
         Self { rest: bytes }
     }
 
-    /// Returns whether nothing is left: no record was incomplete or damaged.
-    pub(super) fn is_at_end(&self) -> bool {
-        self.rest.is_empty()
+    /// Returns the size of what is left: nothing, or an incomplete or damaged record and all that follows it.
+    pub(super) fn unread_bytes(&self) -> usize {
+        self.rest.len()
     }
 
     fn read_next(&mut self) -> Option<Option<HistoryRecord<'a>>> {
@@ -413,7 +413,7 @@ mod tests {
         for torn in first_two..bytes.len() {
             let mut rest = Records::new(&bytes[..torn]);
             assert_eq!(rest.by_ref().count(), 2, "{torn}");
-            assert_eq!(rest.is_at_end(), torn == first_two);
+            assert_eq!(rest.unread_bytes() == 0, torn == first_two);
         }
     }
 

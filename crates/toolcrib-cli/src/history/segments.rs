@@ -1,7 +1,7 @@
 //! The files of the history: a ring of segments, bounded in size and age.
 //!
 //! Each file is named after its first record, so that names alone tell which files a query needs and which are too old. A killed
-//! gateway may leave a record incomplete at the end of a file; readers stop there and the next gateway begins a new file.
+//! gateway may leave a record incomplete at the end of a file; readers stop there, and the next gateway removes it.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -96,7 +96,7 @@ pub(super) struct OpenedWriter {
 }
 
 impl SegmentWriter {
-    /// Opens the newest file again if it is intact.
+    /// Opens the newest file again, without an incomplete record at its end.
     pub(super) fn open(folder: &Path, spec: HistorySpec) -> io::Result<OpenedWriter> {
         create_private_folder(folder)?;
         let mut writer = Self { folder: folder.to_owned(), spec, open: None };
@@ -105,9 +105,11 @@ impl SegmentWriter {
             let bytes = newest.read()?;
             let mut records = Records::new(&bytes);
             last = records.by_ref().map(|record| record.seq()).last().unwrap_or(newest.first);
-            if records.is_at_end() && !bytes.is_empty() {
-                let Segment { path, first, size } = newest;
+            if !bytes.is_empty() {
+                let Segment { path, first, .. } = newest;
+                let size = (MAGIC.len() + bytes.len() - records.unread_bytes()) as u64;
                 let file = File::options().append(true).open(&path)?;
+                file.set_len(size)?;
                 writer.open = Some(OpenSegment { file, path, first, size });
             }
         }

@@ -74,6 +74,11 @@ async fn calls_survive_a_kill_and_are_found_by_page_filter_and_id() {
     let mut bytes = fs::read(&path).unwrap();
     bytes.extend_from_slice(&[200, 0, 0, 0, 1, 5]);
     fs::write(&path, bytes).unwrap();
+    // No process starts in the millisecond in which another one is killed.
+    let killed_at = to_time_id(wall_time());
+    while to_time_id(wall_time()) == killed_at {
+        std::thread::yield_now();
+    }
 
     let history = open(&folder);
     history.call_ended(&call_record("after"));
