@@ -77,7 +77,7 @@ async fn calls_survive_a_kill_and_are_found_by_page_filter_and_id() {
     // No process starts in the millisecond in which another one is killed.
     let killed_at = to_time_id(wall_time());
     while to_time_id(wall_time()) == killed_at {
-        std::thread::yield_now();
+        thread::yield_now();
     }
 
     let history = open(&folder);
