@@ -12,6 +12,7 @@ use bytes::Bytes;
 use tokio::time::{Instant, sleep};
 use toolcrib::protocol::jsonrpc::{RequestId, ResponsePayload, encode_response};
 use toolcrib::protocol::sse::write_event;
+use toolcrib::util::encoding;
 use toolcrib::util::locks::IgnorePoison as _;
 use toolcrib::{Error, ErrorKind};
 
@@ -90,6 +91,12 @@ impl ReplayStreams {
     /// Creates an empty set, whose messages count against `account`.
     pub(crate) fn new(account: Option<Arc<MemoryAccount>>) -> Self {
         Self { account, ..Self::default() }
+    }
+
+    /// Starts with a random number, so that event ids of another gateway do not name streams of this one.
+    pub(crate) fn start_elsewhere(&mut self) {
+        let random = encoding::random_hex().and_then(|digits| u64::from_str_radix(&digits[..10], 16).ok());
+        self.last_number = AtomicU64::new(random.unwrap_or(1 << 32));
     }
 
     fn kept(&self) -> MutexGuard<'_, VecDeque<Arc<EventLog>>> {
