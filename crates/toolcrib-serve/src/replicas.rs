@@ -143,7 +143,7 @@ impl Replicas {
     }
 
     /// Waits until a replica does not answer a probe, and returns the reason.
-    async fn wait_until_gone(&self, address: &str) -> String {
+    pub(crate) async fn wait_until_gone(&self, address: &str) -> String {
         loop {
             sleep(PROBE_INTERVAL).await;
             let was_seen = match self.state().contacts.get(address) {
@@ -157,7 +157,7 @@ impl Replicas {
     }
 
     /// Checks that a replica answers; any status counts.
-    pub(crate) async fn probe(&self, address: &str) -> Result<(), String> {
+    async fn probe(&self, address: &str) -> Result<(), String> {
         let mut request = Request::new(Full::default());
         let target = format!("{address}{PROBE_PATH}").parse();
         *request.uri_mut() = target.map_err(|_| "its address is not a URL".to_owned())?;

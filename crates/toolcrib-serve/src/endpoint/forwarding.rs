@@ -269,7 +269,14 @@ impl OutgoingRequest<'_> {
     ) -> Result<Bytes, Box<Response<ResponseBody>>> {
         let account = self.conn.memory(&self.scope.access);
         let mut claim = MemoryClaim::for_body(account.clone());
-        match read_frames(&mut body, usize::MAX, &mut claim).await {
+        let read = tokio::select! {
+            biased;
+            read = read_frames(&mut body, usize::MAX, &mut claim) => read,
+            reason = self.replicas.wait_until_gone(owner) => {
+                return Err(Box::new(self.lost_call(owner, &reason)));
+            }
+        };
+        match read {
             Ok(body) => Ok(body),
             Err(RequestBodyError::NoMemory) => {
                 let error = account.refusal("the result was discarded").mark_maybe_sent();

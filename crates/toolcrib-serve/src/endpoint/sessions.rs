@@ -261,7 +261,7 @@ pub(super) fn start(
     request: McpRequest,
 ) -> Option<Arc<EventLog>> {
     let McpRequest { id, method, params, accepts_events } = request;
-    let log = session.streams.new_log();
+    let log = session.streams.new_log(session.client.is_shared().then_some(&id));
     let service = conn.gateway.service.clone();
     let task_session = session.clone();
     let task_log = log.clone();
