@@ -5,8 +5,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::{Buf as _, BytesMut};
-use hyper::body::{Body as _, Incoming};
+use bytes::{Buf as _, Bytes, BytesMut};
+use hyper::body::Body;
 use tokio::time::{Instant, Sleep, sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use toolcrib::protocol::json::object::Object;
@@ -18,8 +18,8 @@ use crate::body::{MessageSource, encode_event};
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(40);
 
 /// The events of another replica. Only whole events are passed on.
-pub(super) struct RelayedEvents {
-    body: Option<Incoming>,
+pub(super) struct RelayedEvents<B> {
+    body: Option<B>,
     buffer: BytesMut,
     /// Bytes of the buffer that were searched for the end of an event.
     searched: usize,
@@ -30,9 +30,9 @@ pub(super) struct RelayedEvents {
     substitute: Option<Vec<u8>>,
 }
 
-impl RelayedEvents {
+impl<B: Body<Data = Bytes> + Unpin> RelayedEvents<B> {
     /// Passes on the body of a response until `revoked` is cancelled.
-    pub(super) fn new(body: Incoming, revoked: CancellationToken, substitute: Option<Vec<u8>>) -> Self {
+    pub(super) fn new(body: B, revoked: CancellationToken, substitute: Option<Vec<u8>>) -> Self {
         Self {
             body: Some(body),
             buffer: BytesMut::new(),
@@ -76,7 +76,7 @@ fn is_response(event: &[u8]) -> bool {
     message.get("id").is_some() && message.get("method").is_none()
 }
 
-impl MessageSource for RelayedEvents {
+impl<B: Body<Data = Bytes> + Unpin + Send> MessageSource for RelayedEvents<B> {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Vec<u8>>> {
         let relayed = &mut *self;
         if relayed.revoked.as_mut().poll(context).is_ready() {
@@ -111,7 +111,71 @@ impl MessageSource for RelayedEvents {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+    use std::future::poll_fn;
+    use std::io;
+
+    use hyper::body::Frame;
+
     use super::*;
+
+    const RESPONSE: &str = "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n\n";
+
+    /// A body in pieces, which ends properly, breaks, or falls silent.
+    struct PiecedBody {
+        pieces: VecDeque<&'static str>,
+        end: BodyEnd,
+    }
+
+    #[derive(Clone, Copy)]
+    enum BodyEnd {
+        Complete,
+        Broken,
+        Silent,
+    }
+
+    impl Body for PiecedBody {
+        type Data = Bytes;
+        type Error = io::Error;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+            match (self.pieces.pop_front(), self.end) {
+                (Some(piece), _) => Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(piece.as_bytes()))))),
+                (None, BodyEnd::Complete) => Poll::Ready(None),
+                (None, BodyEnd::Broken) => Poll::Ready(Some(Err(io::ErrorKind::ConnectionReset.into()))),
+                (None, BodyEnd::Silent) => Poll::Pending,
+            }
+        }
+    }
+
+    /// Returns everything that a client gets; `lost` stands for the substitute.
+    async fn relay(pieces: &[&'static str], end: BodyEnd, revoked: bool) -> String {
+        let body = PiecedBody { pieces: pieces.iter().copied().collect(), end };
+        let token = CancellationToken::new();
+        if revoked {
+            token.cancel();
+        }
+        let mut events = RelayedEvents::new(body, token, Some(b"lost".to_vec()));
+        let mut text = Vec::new();
+        while let Some(event) = poll_fn(|context| Pin::new(&mut events).poll_next(context)).await {
+            text.extend(event);
+        }
+        String::from_utf8(text).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn broken_stream_ends_with_a_response_unless_there_was_one() {
+        let lost = "data: lost\n\n";
+        for end in [BodyEnd::Broken, BodyEnd::Silent] {
+            assert_eq!(relay(&[": \n", "\ndata: {\"id\""], end, false).await, format!(": \n\n{lost}"));
+            assert_eq!(relay(&[RESPONSE], end, false).await, RESPONSE);
+        }
+        assert_eq!(relay(&[": \n\n: \n\n"], BodyEnd::Complete, false).await, ": \n\n: \n\n");
+        assert_eq!(relay(&[RESPONSE], BodyEnd::Silent, true).await, "", "the caller has lost access");
+    }
 
     #[test]
     fn response_is_told_from_other_messages() {

@@ -243,6 +243,11 @@ async fn session_of_a_dead_owner_is_continued_by_one_replica() {
         if others[0].has_session(&client) { [&others[0], &others[1]] } else { [&others[1], &others[0]] };
     // A client whose stream broke resumes it, and events of the first owner are not mistaken for those of its successor.
     let event = lost.lines().find_map(|line| line.strip_prefix("id: ")).unwrap();
+    assert!(event.starts_with("1-0-"), "{event}");
+    let mut hanging = third.send("POST", &client.headers(), &call(6, "hang", &json!({}))).await;
+    let started = hanging.read_until("retry: 1000").await;
+    let number = started.lines().find_map(|line| line.strip_prefix("id: ")?.split('-').next());
+    assert!(number.unwrap().parse::<u64>().unwrap() > 1000, "not a number of the first owner: {started}");
     let resume = |event: &str| format!("{}|Last-Event-ID: {event}", client.headers());
     let resumed = third.send("GET", &resume(event), "").await.read_to_end().await;
     assert!(resumed.contains(r#"data: {"jsonrpc":"2.0","id":5,"error""#), "{resumed}");
