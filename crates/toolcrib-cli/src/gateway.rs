@@ -64,8 +64,8 @@ use self::login_starter::LoopbackLogins;
 pub(crate) use self::other_gateway::{OtherGateway, STOP_GRACE};
 use self::peer_check::PeerCheck;
 use self::settings::{GatewaySettings, SettingsTarget, library_settings};
-pub(crate) use self::shared_store::find_store_problem;
 use self::shared_store::{OpenedStore, report_changes};
+pub(crate) use self::shared_store::{find_store_problem, probe_store};
 pub(crate) use self::signals::{SignalRequest, Signals};
 pub(crate) use self::tls::find_tls_problem;
 

@@ -93,6 +93,24 @@ pub(crate) fn find_store_problem(config: &Config, secrets: &SecretLocator) -> Op
     StoreSettings::from_config(config, secrets).err().map(|problem| *problem)
 }
 
+/// Connects to the store of a config. Returns `None` if it has none, else the servers, or the reason why they cannot be used.
+pub(crate) async fn probe_store(config: &Config, secrets: &SecretLocator) -> Option<Result<String, String>> {
+    let settings = match StoreSettings::from_config(config, secrets) {
+        Ok(settings) => settings,
+        Err(problem) => return Some(Err(problem.to_string())),
+    };
+    let StoreServers { url, options } = settings.server?;
+    let shown = url.to_string();
+    let store = match ValkeyStore::connect(url, options) {
+        Ok(store) => store,
+        Err(error) => return Some(Err(error.to_string())),
+    };
+    match store.watch_state().next().await {
+        Some(StoreState::Down(reason)) => Some(Err(reason)),
+        _ => Some(Ok(shown)),
+    }
+}
+
 fn parse_key(config: &Config, key: &str) -> Result<SigningKey, Box<Problem>> {
     SigningKey::from_bytes(key.as_bytes())
         .map_err(|error| problem(config, format!("`store.key`: {error}"), KEY_HINT))
@@ -108,6 +126,7 @@ fn parse_servers(config: &Config, url: &str) -> Result<StoreServers, Box<Problem
 fn options(spec: &StoreSpec) -> ValkeyOptions {
     let mut options = ValkeyOptions::default();
     options.prefix.clone_from(&spec.prefix);
+    options.limit_lease = spec.limit_lease;
     options.connect_timeout = spec.connect_timeout;
     options.operation_timeout = spec.timeout;
     options

@@ -1,5 +1,6 @@
 //! Reads `store`.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::Origin;
@@ -29,6 +30,12 @@ pub(super) const KEYS: &[ConfigKey] = &[
         "Key of at least 32 bytes that signs the states which clients return, the same for all gateways, such as `${secret:toolcrib-key}`; by default a file in the state folder",
     ),
     key("prefix", ValueKind::Text, "toolcrib", "What all keys in the store start with"),
+    key(
+        "limit-lease",
+        ValueKind::Integer,
+        "1",
+        "Calls that are reserved at once for each caller and limit; above 1, most calls need no round trip to the store, and limits are less exact",
+    ),
     key("connect-timeout", ValueKind::Duration, "1s", "Longest time for connecting to the store"),
     key("timeout", ValueKind::Duration, "500ms", "Longest time for one operation of the store"),
 ];
@@ -43,6 +50,8 @@ pub struct StoreSpec {
     pub key: Option<TemplateText>,
     /// The text that all keys start with.
     pub prefix: String,
+    /// Calls of a limit that a gateway reserves at once for each caller.
+    pub limit_lease: NonZeroU32,
     /// The longest time that connecting takes.
     pub connect_timeout: Duration,
     /// The longest time that an operation takes.
@@ -57,6 +66,7 @@ impl Default for StoreSpec {
             url: None,
             key: None,
             prefix: DEFAULT_PREFIX.to_owned(),
+            limit_lease: NonZeroU32::MIN,
             connect_timeout: DEFAULT_CONNECT_TIMEOUT,
             timeout: DEFAULT_TIMEOUT,
             origin: None,
@@ -85,12 +95,13 @@ pub(super) fn read(mut reader: TableReader<'_>) -> StoreSpec {
     let spec = StoreSpec {
         key: read_template(&mut reader, "key"),
         prefix: prefix.map_or(defaults.prefix, str::to_owned),
+        limit_lease: reader.count("limit-lease", 1).and_then(NonZeroU32::new).unwrap_or(defaults.limit_lease),
         connect_timeout: reader.duration("connect-timeout").unwrap_or(defaults.connect_timeout),
         timeout: reader.duration("timeout").unwrap_or(defaults.timeout),
         origin: Some(origin),
         url,
     };
-    let dependent_keys = ["prefix", "connect-timeout", "timeout"];
+    let dependent_keys = ["prefix", "limit-lease", "connect-timeout", "timeout"];
     if !reader.has("url")
         && let Some(key) = dependent_keys.into_iter().find(|key| reader.has(key))
     {
