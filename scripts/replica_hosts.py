@@ -19,6 +19,8 @@ NETWORK = "10.78.0"
 HERE = f"{NETWORK}.254"
 GATEWAY_PORT, BALANCER_PORT, REMOTE_PORT, STORE_PORT, SENTINEL_PORT = 7717, 8080, 7718, 6379, 26379
 REPLICAS = 3
+# Calls that the caller `metered` may make within an hour.
+QUOTA = 1000
 STDIO_SERVERS, REMOTE_SERVERS = ["s0", "s1", "s2"], ["h0", "h1", "h2"]
 TOKENS = {name: f"token-of-{name}-0123456789" for name in ("plain", "metered", "remote")}
 
@@ -161,18 +163,17 @@ class Store:
 class Lab:
     """Everything that runs."""
 
-    def __init__(self, toolcrib, fake_server, folder, store_lines="", with_store=True):
+    def __init__(self, toolcrib, fake_server, folder):
         self.toolcrib, self.fake_server, self.folder = toolcrib, fake_server, pathlib.Path(folder)
         start_bridge()
-        self.store = Store(self.folder) if with_store else None
+        self.store = Store(self.folder)
         self.replicas = [Host(number) for number in range(1, REPLICAS + 1)]
-        self.gateways = [self.gateway(number, host, store_lines) for number, host in enumerate(self.replicas)]
+        self.gateways = [self.gateway(number, host) for number, host in enumerate(self.replicas)]
         self.remote = self.remote_gateway()
         self.balancer = self.load_balancer()
 
     def start(self):
-        if self.store:
-            self.store.start()
+        self.store.start()
         self.remote.start()
         wait_for("the remote servers", lambda: accepts(HERE, REMOTE_PORT))
         for number in range(REPLICAS):
@@ -206,12 +207,13 @@ class Lab:
         (home / "config.toml").write_text(config)
         return os.environ | {"TOOLCRIB_HOME": str(home), "STORE_KEY": "0123456789abcdef" * 4}
 
-    def gateway(self, number, host, store_lines):
+    def gateway(self, number, host):
+        quota = f'quota = {{ calls = {QUOTA}, per = "1h" }}\n'
         callers = "".join(
-            f'[callers.{name}]\ntoken = "{token}"\n{self.quota if name == "metered" else ""}'
+            f'[callers.{name}]\ntoken = "{token}"\n{quota if name == "metered" else ""}'
             for name, token in TOKENS.items() if name != "remote"
         )
-        store = "" if os.environ.get("NO_STORE") else f'[store]\nurl = "{self.store.url()}"\naddress = "http://{host.address}:{GATEWAY_PORT}"\nkey = "${{env:STORE_KEY}}"\n{store_lines}' if self.store else ""
+        store = f'[store]\nurl = "{self.store.url()}"\naddress = "http://{host.address}:{GATEWAY_PORT}"\nkey = "${{env:STORE_KEY}}"\n'
         servers = "".join(
             self.stdio_server(name, ["session", "stateless", "both"][place]) for place, name in enumerate(STDIO_SERVERS)
         ) + "".join(
@@ -223,9 +225,6 @@ class Lab:
         config = f"{listen}{store}{lifecycle}{callers}{servers}"
         command = [self.toolcrib, "serve", "--listen", f"{host.address}:{GATEWAY_PORT}"]
         return Program(host.inside(*command), self.folder / f"gateway{number}.log", self.home(f"replica{number}", config))
-
-    # The limit of the caller `metered`.
-    quota = 'quota = { calls = 1000, per = "1h" }\n'
 
     def remote_gateway(self):
         servers = "".join(self.stdio_server(name, "both") for name in REMOTE_SERVERS)
