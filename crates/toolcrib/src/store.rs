@@ -7,6 +7,8 @@ mod contained;
 #[cfg(test)]
 mod contract;
 #[cfg(test)]
+mod contract_stores;
+#[cfg(test)]
 mod delayed;
 mod key;
 mod limit;

@@ -85,6 +85,10 @@ const CRATES: &[Crate] = &[
         layers: &["script", "shared", "instance", "server", "child"],
     },
     Crate {
+        src: "crates/toolcrib-valkey/src",
+        layers: &["resp", "store_url", "command", "health", "usage", "connection", "link", "worker", "store"],
+    },
+    Crate {
         src: "crates/toolcrib-cli/src",
         layers: &[
             "exit",
@@ -307,6 +311,7 @@ fn libraries_do_not_name_the_program() {
         "crates/toolcrib-agents",
         "crates/toolcrib-serve",
         "crates/toolcrib-testkit",
+        "crates/toolcrib-valkey",
     ])
     .into_iter()
     .filter(|source| source.text.contains("toolcrib_cli"));
