@@ -65,7 +65,7 @@ pub(crate) use self::other_gateway::{OtherGateway, STOP_GRACE};
 use self::peer_check::PeerCheck;
 use self::settings::{GatewaySettings, SettingsTarget, library_settings};
 use self::shared_store::{OpenedStore, report_changes};
-pub(crate) use self::shared_store::{find_store_problem, probe_store};
+pub(crate) use self::shared_store::{find_forwarding_note, find_store_problem, probe_store};
 pub(crate) use self::signals::{SignalRequest, Signals};
 pub(crate) use self::tls::find_tls_problem;
 
@@ -118,7 +118,8 @@ impl Gateway {
         let observers = CallObservers::open(paths, &settings)?;
         let is_exposed = listeners.is_exposed();
         let builder = builder(paths, settings.settings, &secrets);
-        let OpenedStore { builder, store } = settings.store.open(builder, paths)?;
+        let OpenedStore { builder, store } =
+            settings.store.open(builder, paths, listeners.reachable_url())?;
         let builder =
             builder.listing_wait(settings.limits.listing_wait).login_starter(LoopbackLogins { is_exposed });
         let crib = build_crib(observers.attach(builder).log(logs.sink()))?;

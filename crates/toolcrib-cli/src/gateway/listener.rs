@@ -98,6 +98,14 @@ impl GatewayListeners {
         self.public.as_ref().and_then(Listener::tcp_address).map(|address| address.port())
     }
 
+    /// Returns the URL at which other machines reach the gateway, if its address says so.
+    pub(super) fn reachable_url(&self) -> Option<String> {
+        let address = self.public.as_ref().and_then(Listener::tcp_address)?;
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let is_reachable = !address.ip().is_loopback() && !address.ip().is_unspecified();
+        is_reachable.then(|| format!("{scheme}://{address}"))
+    }
+
     /// Returns the names under which clients may address the gateway.
     pub(super) fn hosts(&self, listen: &ListenSpec) -> Vec<String> {
         let own_host = self.address.as_ref().and_then(ListenAddr::host);

@@ -129,7 +129,7 @@ pub(super) async fn find(
     match Box::pin(restore(conn, scope, id)).await? {
         RestoredSession::Open(_) => sessions.find(id, scope).ok_or(SessionError::Unknown),
         RestoredSession::Unknown => Err(SessionError::Unknown),
-        RestoredSession::Claimed => Err(SessionError::Moving),
+        RestoredSession::OpenElsewhere => Err(SessionError::Moving),
     }
 }
 
