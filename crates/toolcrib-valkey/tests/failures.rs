@@ -69,6 +69,7 @@ async fn frozen_server_is_noticed_and_left_when_it_answers_again() {
 async fn server_that_cannot_be_used_is_explained() {
     let Some(server) = StoreServer::start(&["--requirepass", "right"]) else { return };
     let address = server.address();
+    let Some(replica) = StoreServer::start(&["--replicaof", "127.0.0.1 1"]) else { return };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let foreign = listener.local_addr().unwrap();
     let reply = async move {
@@ -80,6 +81,7 @@ async fn server_that_cannot_be_used_is_explained() {
         (format!("valkey://:wrong@{address}"), "wrong user or password"),
         (format!("valkey://{address}"), "requires a password"),
         (format!("valkey://:right@{address}/99"), "`SELECT` failed"),
+        (format!("valkey://{}", replica.address()), "it is a replica"),
         (format!("valkey://{foreign}"), "not a reply of Valkey or Redis"),
         (format!("valkeys://:right@{address}"), "cannot connect"),
         ("valkey://127.0.0.1:1".to_owned(), "Connection refused"),
