@@ -6,6 +6,7 @@ mod collected_metrics;
 mod dashboard_address;
 mod dashboard_listener;
 mod handle;
+mod handover;
 mod idle_exit;
 mod listener;
 mod lock;
@@ -23,7 +24,7 @@ mod watch;
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream, UnixListener};
@@ -34,6 +35,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolcrib::config::Config;
 use toolcrib::store::SigningKey;
+use toolcrib::util::locks::IgnorePoison as _;
 use toolcrib::util::tasks::SpawnBoxed as _;
 use toolcrib::{CallEnd, Caller, Catalog, ClientCapabilities, Crib, CribBuilder, ErrorKind, Settings};
 use toolcrib_serve::{
@@ -54,6 +56,7 @@ use crate::sources::ConfigSources;
 use self::call_observers::CallObservers;
 pub(crate) use self::handle::GatewayHandle;
 pub(crate) use self::handle::StampedConfig;
+pub(crate) use self::handover::{Predecessor, Successor};
 use self::idle_exit::{ConnectionCount, CountedStream, wait_until_unused};
 pub(crate) use self::listener::GatewayMode;
 use self::listener::{GatewayListeners, Listener};
@@ -96,6 +99,8 @@ pub(crate) struct Gateway {
     logs: LogFiles,
     /// Ends the accept loops and tells every connection to finish.
     stop: CancellationToken,
+    /// Ends the accept loops that run now.
+    accepting: Mutex<CancellationToken>,
 }
 
 impl Gateway {
@@ -106,11 +111,13 @@ impl Gateway {
         mode: GatewayMode<'_>,
         sources: &ConfigSources,
         running: StampedConfig<'_>,
+        mut predecessor: Option<&mut Predecessor>,
         admin: impl FnOnce(GatewayHandle) -> Arc<dyn AdminRoutes>,
     ) -> Result<Self, CommandError> {
         let secrets = SecretLocator::new(paths, &running.config.secrets);
         let settings = load_settings(running.config, &secrets).await?;
-        let listeners = GatewayListeners::open(paths, mode, &settings).await?;
+        let mut listeners =
+            GatewayListeners::open(paths, mode, &settings, predecessor.as_deref_mut()).await?;
         let tasks = TaskTracker::new();
         let logs = LogFiles::new(paths.log_dir(), &tasks);
         let observers = CallObservers::open(paths, &settings)?;
@@ -148,7 +155,13 @@ impl Gateway {
             .with_failed_logins(move |failed| record_failed_logins(&login_audit, failed));
         let http = Arc::new(http);
         handle.set_http(&http);
+        if !listeners.is_activated {
+            handle.handovers().allow(paths.handover_path());
+        }
         handle.start_export();
+        if let Some(predecessor) = predecessor {
+            predecessor.take_over_sessions(&http).await;
+        }
         Ok(Self {
             crib,
             handle,
@@ -159,6 +172,7 @@ impl Gateway {
             tasks,
             logs,
             stop: CancellationToken::new(),
+            accepting: Mutex::default(),
         })
     }
 
@@ -190,28 +204,48 @@ impl Gateway {
         &self.handle
     }
 
-    /// Starts to serve connections.
-    pub(crate) fn accept(&self) {
-        if let Some(listener) = &self.listeners.public {
-            self.accept_on(listener, false, max_public_connections());
-        }
+    /// Starts to serve connections. The gateway that this one replaces then moves its clients.
+    pub(crate) fn accept(&self, predecessor: Option<Predecessor>) {
         if let Some(tls) = &self.listeners.tls {
             self.tasks.spawn_boxed(tls.clone().watch(self.stop.clone()));
         }
-        self.accept_on(&self.listeners.socket, true, Semaphore::MAX_PERMITS);
-        self.accept_dashboard();
+        self.accept_connections();
+        if let Some(predecessor) = predecessor {
+            self.tasks.spawn_boxed(predecessor.confirm(self.http.clone(), self.stop.clone()));
+        }
         let catalog = self.handle.crib().watch_catalog();
         self.tasks.spawn_boxed(return_free_memory(self.http.clone(), catalog, self.stop.clone()));
+    }
+
+    /// Accepts connections until [`Gateway::pause_accepting`].
+    fn accept_connections(&self) {
+        *self.accepting.lock().ignore_poison() = self.stop.child_token();
+        if let Some(listener) = &self.listeners.public {
+            self.accept_on(listener, false, max_public_connections());
+        }
+        self.accept_on(&self.listeners.socket, true, Semaphore::MAX_PERMITS);
+        self.accept_dashboard();
+    }
+
+    /// Ends the accept loops. New connections wait in the queue of the system.
+    fn pause_accepting(&self) {
+        self.accepting.lock().ignore_poison().cancel();
+    }
+
+    /// Returns the limits of an accept loop.
+    fn accept_limits(&self, max_connections: usize) -> AcceptLimits {
+        AcceptLimits {
+            permits: Arc::new(Semaphore::new(max_connections)),
+            tasks: self.tasks.clone(),
+            paused: self.accepting.lock().ignore_poison().clone(),
+            stop: self.stop.clone(),
+        }
     }
 
     /// Serves connections of one listener, the gateway's own socket or the public one, at most `max_connections` at the same
     /// time.
     fn accept_on(&self, listener: &Listener, is_own: bool, max_connections: usize) {
-        let limits = AcceptLimits {
-            permits: Arc::new(Semaphore::new(max_connections)),
-            tasks: self.tasks.clone(),
-            stop: self.stop.clone(),
-        };
+        let limits = self.accept_limits(max_connections);
         let http = self.http.clone();
         match listener {
             Listener::Tcp(listener) => {
@@ -466,6 +500,9 @@ struct AcceptLimits {
     /// One permit per open connection.
     permits: Arc<Semaphore>,
     tasks: TaskTracker,
+    /// Ends the loop.
+    paused: CancellationToken,
+    /// Tells the connections to finish.
     stop: CancellationToken,
 }
 
@@ -492,7 +529,7 @@ where
         };
         let (permit, accepted) = tokio::select! {
             biased;
-            () = limits.stop.cancelled() => return,
+            () = limits.paused.cancelled() => return,
             next = next => next,
         };
         match accepted {

@@ -20,6 +20,7 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 use crate::body::ResponseBody;
 use crate::detached_stream::DetachedResponse;
+use crate::draining;
 use crate::gateway::ConnectionContext;
 use crate::peek_io::PeekIo;
 use crate::routes::handle_request;
@@ -159,7 +160,10 @@ where
         // Boxed, because hyper keeps the memory of this future between requests.
         Box::pin(async move {
             let can_detach = DetachedResponse::can_detach(&request);
-            let response = handle_request(&conn, request).await;
+            let mut response = handle_request(&conn, request).await;
+            if conn.gateway.draining.is_on() {
+                draining::close_connection(&mut response);
+            }
             let attached = if can_detach { guard.0.detached.take_stream(response) } else { Some(response) };
             match attached {
                 Some(response) => {

@@ -14,6 +14,7 @@ mod lists;
 mod logins;
 mod remembered;
 mod requests;
+mod saved_usage;
 mod search;
 mod server_list;
 mod servers;
@@ -71,6 +72,7 @@ pub use freshness::ListFreshness;
 pub use lease::{LeaseOptions, ServerLease};
 pub use remembered::{remembered_tools, remembered_tools_size, remembered_transport, remembered_unapproved};
 pub use search::SearchHit;
+use saved_usage::SavedUsageFile;
 use search::ToolSearch;
 pub use settings::Settings;
 
@@ -107,6 +109,7 @@ struct CribInner {
     observers_closed: Once,
     search: ToolSearch,
     expose: RwLock<Arc<ExposeSettings>>,
+    saved_usage: Option<SavedUsageFile>,
 }
 
 impl std::fmt::Debug for CribInner {

@@ -32,6 +32,7 @@ pub use limit::{
     ReservationToken, UsageRelease,
 };
 pub use memory::MemoryStore;
+pub use memory::usage_file::UsageFileHold;
 pub(crate) use memory::usage_file;
 pub use reply::{StoreFuture, StoreReply};
 pub use signing_key::{SigningKey, SigningKeyError};

@@ -68,6 +68,7 @@ const CRATES: &[Crate] = &[
             "static_files",
             "h2_streams",
             "detached_stream",
+            "draining",
             "session",
             "stdio",
             "gateway",

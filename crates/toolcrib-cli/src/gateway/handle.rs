@@ -14,6 +14,7 @@ use toolcrib::util::locks::IgnorePoison as _;
 use toolcrib_serve::{HttpGateway, McpService};
 
 use super::dashboard_address::DashboardAddress;
+use super::handover::HandoverRequests;
 use super::settings::{GatewaySettings, SettingsTarget};
 use super::{collected_metrics, watch};
 use crate::audit::Audit;
@@ -51,6 +52,7 @@ struct HandleInner {
     http: OnceLock<Weak<HttpGateway>>,
     closing: CancellationToken,
     dashboard: DashboardAddress,
+    handovers: HandoverRequests,
 }
 
 /// The config that was read last.
@@ -110,7 +112,13 @@ impl GatewayHandle {
             http: OnceLock::new(),
             closing: CancellationToken::new(),
             dashboard,
+            handovers: HandoverRequests::default(),
         }))
+    }
+
+    /// Returns the requests of other processes to replace this gateway.
+    pub(crate) fn handovers(&self) -> &HandoverRequests {
+        &self.0.handovers
     }
 
     /// Returns the servers.

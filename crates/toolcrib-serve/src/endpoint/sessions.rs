@@ -60,6 +60,7 @@ pub(super) async fn open(
         return error_response(status, Some(&request.id), code::INVALID_REQUEST, message);
     };
     spawn_expiry_task(conn, &session);
+    gateway.sessions.report_new(&session.id);
     if let Err(error) = gateway.sessions.save(&session.id).await {
         gateway.sessions.discard(&session.id);
         return session_error(conn, Some(&request.id), SessionError::StoreUnavailable(error));
@@ -120,7 +121,8 @@ pub(super) async fn find(
     if let Some(session) = sessions.find(id, scope) {
         return Ok(session);
     }
-    if !sessions.is_shared() {
+    let has_inherited = sessions.has_inherited();
+    if !sessions.is_shared() && !has_inherited {
         return Err(SessionError::Unknown);
     }
     // The size of the record is limited, because that of the session was.
@@ -128,8 +130,14 @@ pub(super) async fn find(
     let Some(claim) = account.claim(SESSION_SIZE) else {
         return Err(SessionError::NoMemory(account.refusal("the session was not continued")));
     };
-    let restored = Box::pin(sessions.restore(&conn.gateway.service, id, scope, claim)).await;
-    let restored = restored.map_err(SessionError::StoreUnavailable)?.ok_or(SessionError::Unknown)?;
+    let service = &conn.gateway.service;
+    let restored = match has_inherited {
+        true => Box::pin(sessions.continue_inherited(service, id, scope, claim)).await,
+        false => Box::pin(sessions.restore(service, id, scope, claim))
+            .await
+            .map_err(SessionError::StoreUnavailable)?,
+    };
+    let restored = restored.ok_or(SessionError::Unknown)?;
     spawn_expiry_task(conn, &restored);
     sessions.find(id, scope).ok_or(SessionError::Unknown)
 }
@@ -212,7 +220,9 @@ pub(super) async fn respond(
     let id = request.id.clone();
     let accepts_events = request.accepts_events;
     let Some(log) = start(conn, &session, request) else { return duplicate_id(&id) };
-    match log.wait_for_start(accepts_events).await {
+    let start = log.wait_for_start(accepts_events).await;
+    conn.gateway.sessions.report_change(&session);
+    match start {
         ResponseStart::Complete(response) => {
             complete_response(conn, &session.client.scope.access, StatusCode::OK, &id, &response)
         }

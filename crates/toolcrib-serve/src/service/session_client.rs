@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use serde_json::json;
 use tokio_util::task::TaskTracker;
 use toolcrib::model::event::ServerNotification;
 use toolcrib::protocol::era::capabilities::{ClientCapabilities, LogLevel};
@@ -112,6 +113,17 @@ impl SessionClientState {
         let shared = self.shared.as_ref()?;
         let log_level = *self.log_level.lock().ignore_poison();
         Some(shared.put(&self.scope, log_level, self.subscribed_uris(), ttl))
+    }
+
+    /// Returns the record with which another process can continue the session.
+    pub(crate) fn to_record(&self) -> SessionRecord {
+        let client_info = json!({"name": self.scope.client_name.as_deref(), "version": self.version.as_deref()});
+        let mut params = Object::default();
+        params.set_unchecked("protocolVersion", to_json_string(self.revision.as_str()));
+        params.set_unchecked("capabilities", self.capabilities.as_json().clone());
+        params.set_unchecked("clientInfo", client_info.to_string());
+        let log_level = *self.log_level.lock().ignore_poison();
+        SessionRecord::new(&self.scope, params, log_level, self.subscribed_uris())
     }
 
     /// Returns the URIs of the resources that the client has subscribed to.

@@ -16,7 +16,7 @@ use toolcrib::protocol::jsonrpc::{
     ClientMessage, RequestId, encode_error_response, encode_notification, encode_response, error_object,
 };
 use toolcrib::{Error, ErrorKind, ListKind};
-use toolcrib_serve::{is_batch, join_responses, listen_final_response};
+use toolcrib_serve::{PIPE_END, is_batch, join_responses, listen_final_response};
 
 use crate::hints::error_data;
 
@@ -169,6 +169,10 @@ impl ReplayLog {
         let Ok(message) = Object::parse(line) else { return true };
         let id = message.get("id").cloned().and_then(RequestId::parse);
         let Some(id) = id else {
+            if message.get_string("method").as_deref() == Some(PIPE_END) {
+                self.record_pipe_end();
+                return false;
+            }
             self.record_withdrawal(&message);
             return true;
         };
@@ -192,6 +196,13 @@ impl ReplayLog {
             Some(_) => {}
         }
         true
+    }
+
+    /// Records that the gateway has not run the requests that are outstanding.
+    fn record_pipe_end(&mut self) {
+        for request in self.outstanding.values_mut() {
+            request.sent = false;
+        }
     }
 
     /// Removes a question that the gateway cancels.
