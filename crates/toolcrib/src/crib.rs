@@ -71,8 +71,8 @@ pub use discovery::Discovery;
 pub use freshness::ListFreshness;
 pub use lease::{LeaseOptions, ServerLease};
 pub use remembered::{remembered_tools, remembered_tools_size, remembered_transport, remembered_unapproved};
-pub use search::SearchHit;
 use saved_usage::SavedUsageFile;
+pub use search::SearchHit;
 use search::ToolSearch;
 pub use settings::Settings;
 

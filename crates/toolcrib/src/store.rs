@@ -32,8 +32,8 @@ pub use limit::{
     ReservationToken, UsageRelease,
 };
 pub use memory::MemoryStore;
-pub use memory::usage_file::UsageFileHold;
 pub(crate) use memory::usage_file;
+pub use memory::usage_file::UsageFileHold;
 pub use reply::{StoreFuture, StoreReply};
 pub use signing_key::{SigningKey, SigningKeyError};
 

@@ -59,8 +59,7 @@ pub(crate) async fn run(args: &ServeArgs, paths: &Paths, out: &mut Output) -> Re
     }
     let mode = if is_background { GatewayMode::Auto } else { GatewayMode::Serve(&args.listen) };
     let running = StampedConfig { config: &config, stamp };
-    let gateway =
-        Gateway::open(paths, mode, &sources, running, predecessor.as_mut(), Admin::routes).await?;
+    let gateway = Gateway::open(paths, mode, &sources, running, predecessor.as_mut(), Admin::routes).await?;
     out.warn_problems(&config.problems)?;
     let secrets = SecretLocator::new(paths, &config.secrets);
     out.warn_problems(&toolcrib::config::find_short_tokens(&config.callers, |name| secrets.find(name)))?;

@@ -20,8 +20,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
 };
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Interest};
@@ -64,7 +64,7 @@ impl HandoverChannel {
     async fn receive(&mut self) -> io::Result<Value> {
         let mut line = String::new();
         match self.stream.read_line(&mut line).await? {
-            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            0 => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the other process has ended")),
             _ => serde_json::from_str(&line).map_err(io::Error::other),
         }
     }
@@ -96,8 +96,7 @@ impl HandoverChannel {
                 let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_LISTENERS))];
                 let mut control = RecvAncillaryBuffer::new(&mut space);
                 let mut parts = [IoSliceMut::new(&mut bytes)];
-                let received =
-                    recvmsg(stream.as_fd(), &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+                let received = recvmsg(stream.as_fd(), &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)?;
                 for message in control.drain() {
                     if let RecvAncillaryMessage::ScmRights(received) = message {
                         descriptors.extend(received);

@@ -81,8 +81,10 @@ impl GatewayListeners {
         .map_err(|error| activation_failed(&error))?;
         let is_activated = !inherited.is_empty();
         if is_activated && predecessor.is_some() {
-            return Err(CommandError::usage("`--replace` does not work with the sockets of a service manager")
-                .hint("stop the running gateway first: `toolcrib stop-gateway`"));
+            return Err(CommandError::usage(
+                "`--replace` does not work with the sockets of a service manager",
+            )
+            .hint("stop the running gateway first: `toolcrib stop-gateway`"));
         }
         let inherited_address = inherited.tcp_address().map_err(|error| activation_failed(&error))?;
         let address = match mode {

@@ -117,7 +117,8 @@ impl SessionClientState {
 
     /// Returns the record with which another process can continue the session.
     pub(crate) fn to_record(&self) -> SessionRecord {
-        let client_info = json!({"name": self.scope.client_name.as_deref(), "version": self.version.as_deref()});
+        let client_info =
+            json!({"name": self.scope.client_name.as_deref(), "version": self.version.as_deref()});
         let mut params = Object::default();
         params.set_unchecked("protocolVersion", to_json_string(self.revision.as_str()));
         params.set_unchecked("capabilities", self.capabilities.as_json().clone());

@@ -39,10 +39,8 @@ use crate::search::Embedder;
 use crate::secrets::{SecretStore, SecretStoreHandle};
 
 use crate::spec::{Capacity, NameClash, Roster, ServerId, ServerSpec};
-use crate::store::{
-    ContainedStore, MemoryStore, SigningKey, SigningKeyError, Store, StoreKind, StoreNotice,
-};
 use crate::store::usage_file::{self, UsageFile};
+use crate::store::{ContainedStore, MemoryStore, SigningKey, SigningKeyError, Store, StoreKind, StoreNotice};
 use crate::supervisor::slots::SlotPool;
 use crate::supervisor::{SupervisorServices, memory_watch};
 use crate::util::tasks::SpawnBoxed as _;

@@ -4,8 +4,8 @@ use std::io;
 use std::sync::Arc;
 
 use super::Crib;
-use crate::store::usage_file::{UsageFile, UsageFileHold};
 use crate::store::MemoryStore;
+use crate::store::usage_file::{UsageFile, UsageFileHold};
 
 /// The memory store of a crib, and the file that keeps its usage.
 #[derive(Debug)]

@@ -87,7 +87,8 @@ impl Predecessor {
             failed(&message).hint("`toolcrib stop-gateway`, then `toolcrib serve`")
         })?;
         let accepted = timeout(ANSWER_TIMEOUT, socket.listener.accept()).await;
-        let (stream, _) = accepted.map_err(|_| failed("the running gateway did not connect"))?.map_err(lost)?;
+        let (stream, _) =
+            accepted.map_err(|_| failed("the running gateway did not connect"))?.map_err(lost)?;
         if !client::is_trusted_peer(&stream) {
             return Err(failed("a process of another user connected in place of the running gateway"));
         }
@@ -203,7 +204,8 @@ impl HandedListener {
             AddressFamily::UNIX => {
                 let listener = open_unix(descriptor)?;
                 let address = listener.local_addr()?;
-                let path = address.as_pathname().ok_or_else(|| io::Error::other("a socket without a path"))?;
+                let path =
+                    address.as_pathname().ok_or_else(|| io::Error::other("a socket without a path"))?;
                 let path = path.to_owned();
                 Ok(Self::Unix(listener, path))
             }
