@@ -222,9 +222,15 @@ impl HttpGateway {
         self.sessions.inherit(&self.service, session).await;
     }
 
-    /// Sets whether another process may hand over more sessions. Meanwhile, requests in unknown sessions wait a moment.
-    pub fn set_receiving_sessions(&self, is_receiving: bool) {
-        self.sessions.set_receiving(is_receiving);
+    /// Sets where messages for the process that hands over its sessions go, or `None` once that has ended. Meanwhile, requests in
+    /// unknown sessions wait a moment.
+    pub fn set_predecessor(&self, messages: Option<UnboundedSender<Value>>) {
+        self.sessions.set_predecessor(messages);
+    }
+
+    /// Handles a message of a client that the process which has taken over the sessions has received: an answer or a cancellation.
+    pub fn receive_passed_back(&self, message: &Value) {
+        self.sessions.receive_passed_back(message);
     }
 
     /// Returns the clients in sessions, and the stateless clients that were seen recently.

@@ -12,8 +12,8 @@ use test_support::gateway::{GatewayProcess, Home};
 use test_support::wait_until;
 
 fn home() -> Home {
-    let fake = test_support::gateway::server_config(env!("CARGO_BIN_EXE_fake-server"), "fake", &[]);
-    Home::new(env!("CARGO_BIN_EXE_crib"), &fake)
+    let server = |name| test_support::gateway::server_config(env!("CARGO_BIN_EXE_fake-server"), name, &[]);
+    Home::new(env!("CARGO_BIN_EXE_crib"), &(server("fake") + &server("asks")))
 }
 
 fn replace(home: &Home) -> GatewayProcess {
@@ -88,8 +88,17 @@ fn replaced_gateway_loses_no_call_and_no_session() {
         }
         let mut slow = HttpClient::new(address, "/mcp", Era::Stateless);
         let in_flight = scope.spawn(move || slow.text("fake__sleep", &json!({"ms": 1500})));
+        let mut asked = HttpClient::new(address, "/mcp", Era::Session);
+        let ask = json!({"method": "elicitation/create", "message": "sure?"});
+        let mut answers = asked.open("tools/call", &json!({"name": "asks__ask", "arguments": ask}));
+        let question = answers.next_event().unwrap();
+        assert_eq!(question["method"], "elicitation/create", "{question}");
         enough(0);
         let mut second = replace(&home);
+        // The new gateway passes the answer on to the one that asked.
+        let answer = json!({"jsonrpc": "2.0", "id": question["id"], "result": {"action": "accept"}});
+        assert_eq!(asked.post_raw("", None, &answer.to_string()).status, 202);
+        assert_eq!(answers.next_event().unwrap()["result"]["content"][0]["text"], r#"{"action":"accept"}"#);
         assert_eq!((second.address, gateway_pid(&home)), (address, u64::from(second.pid())));
         let last = kept_open.get("/readyz");
         assert!(last.starts_with("http/1.1 503") && last.contains("connection: close"), "{last}");

@@ -10,6 +10,7 @@
 //! | running | `{"sessions": […]}` | it accepts no connections, writes no usage file and has released the lock |
 //! | new | `{"started": true}` | it accepts connections |
 //! | running | `{"session": {…}}` | a session that changed while it finishes its calls |
+//! | new | `{"message": {…}}` | an answer or a cancellation of a client that is about a call of the running gateway |
 
 mod predecessor;
 mod requests;
@@ -26,6 +27,7 @@ use rustix::net::{
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Interest};
 use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 pub(super) use self::predecessor::HandedListener;
 pub(crate) use self::predecessor::Predecessor;
@@ -41,8 +43,15 @@ const MAX_OFFER_SIZE: usize = 4 << 10;
 
 /// The connection between the two processes.
 struct HandoverChannel {
-    stream: BufReader<UnixStream>,
+    reader: MessageReader,
+    writer: MessageWriter,
 }
+
+/// The receiving side of a channel.
+struct MessageReader(BufReader<OwnedReadHalf>);
+
+/// The sending side of a channel.
+struct MessageWriter(OwnedWriteHalf);
 
 /// A message and the descriptors that came with it.
 struct ReceivedOffer {
@@ -52,27 +61,24 @@ struct ReceivedOffer {
 
 impl HandoverChannel {
     fn new(stream: UnixStream) -> Self {
-        Self { stream: BufReader::new(stream) }
+        let (reader, writer) = stream.into_split();
+        Self { reader: MessageReader(BufReader::new(reader)), writer: MessageWriter(writer) }
     }
 
     /// Sends a message.
     async fn send(&mut self, message: &Value) -> io::Result<()> {
-        self.stream.write_all(format!("{message}\n").as_bytes()).await
+        self.writer.send(message).await
     }
 
     /// Receives a message.
     async fn receive(&mut self) -> io::Result<Value> {
-        let mut line = String::new();
-        match self.stream.read_line(&mut line).await? {
-            0 => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the other process has ended")),
-            _ => serde_json::from_str(&line).map_err(io::Error::other),
-        }
+        self.reader.receive().await
     }
 
     /// Sends the first message, with descriptors.
     async fn send_offer(&self, message: &Value, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let line = format!("{message}\n");
-        let stream = self.stream.get_ref();
+        let stream: &UnixStream = self.writer.0.as_ref();
         let sent = stream
             .async_io(Interest::WRITABLE, || {
                 let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_LISTENERS))];
@@ -88,7 +94,7 @@ impl HandoverChannel {
 
     /// Receives the first message, which is alone until it is answered.
     async fn receive_offer(&self) -> io::Result<ReceivedOffer> {
-        let stream = self.stream.get_ref();
+        let stream: &UnixStream = self.writer.0.as_ref();
         let mut bytes = vec![0; MAX_OFFER_SIZE];
         let mut descriptors = Vec::new();
         let count = stream
@@ -110,6 +116,22 @@ impl HandoverChannel {
             _ => serde_json::from_slice(&bytes[..count]).map_err(io::Error::other)?,
         };
         Ok(ReceivedOffer { message, descriptors })
+    }
+}
+
+impl MessageReader {
+    async fn receive(&mut self) -> io::Result<Value> {
+        let mut line = String::new();
+        match self.0.read_line(&mut line).await? {
+            0 => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the other process has ended")),
+            _ => serde_json::from_str(&line).map_err(io::Error::other),
+        }
+    }
+}
+
+impl MessageWriter {
+    async fn send(&mut self, message: &Value) -> io::Result<()> {
+        self.0.write_all(format!("{message}\n").as_bytes()).await
     }
 }
 

@@ -186,23 +186,18 @@ pub(super) async fn handle_without_response(
 
 /// Handles a notification or a reply in a session.
 pub(super) fn receive(conn: &ConnectionContext, session: &Session, message: ClientMessage) {
+    conn.gateway.sessions.pass_back(session, &message);
     match message {
-        ClientMessage::Notification { method, params } if method == CANCELLED => {
-            let params = params.and_then(|params| Object::parse(&params).ok());
-            session.client.cancel(params.as_ref());
-        }
         ClientMessage::Notification { method, .. } if method == ROOTS_CHANGED => {
             session.client.roots_changed(&conn.gateway.service);
         }
-        ClientMessage::Notification { method, params } if method == PROGRESS => {
-            session.client.questions.report_progress(params.as_ref());
-        }
-        ClientMessage::Notification { method, params } => {
+        ClientMessage::Notification { method, params }
+            if !matches!(method.as_str(), CANCELLED | PROGRESS) =>
+        {
             let gateway = &conn.gateway;
             session.client.forward_notification(&gateway.service, &gateway.tasks, method, params);
         }
-        ClientMessage::Response { id, payload: answer } => session.client.questions.answer(&id, answer),
-        ClientMessage::Request { .. } => {}
+        message => session.client.receive_reply(message),
     }
 }
 

@@ -8,10 +8,12 @@ use serde_json::json;
 use tokio_util::task::TaskTracker;
 use toolcrib::model::event::ServerNotification;
 use toolcrib::protocol::era::capabilities::{ClientCapabilities, LogLevel};
-use toolcrib::protocol::era::client::{self, SET_LEVEL, SUBSCRIBE, TASK_STATUS, UNSUBSCRIBE};
+use toolcrib::protocol::era::client::{
+    self, CANCELLED, PROGRESS, SET_LEVEL, SUBSCRIBE, TASK_STATUS, UNSUBSCRIBE,
+};
 use toolcrib::protocol::era::handshake::declares_capability;
 use toolcrib::protocol::json::object::{Object, to_json_string};
-use toolcrib::protocol::jsonrpc::{RequestId, ResponsePayload, code, encode_notification};
+use toolcrib::protocol::jsonrpc::{ClientMessage, RequestId, ResponsePayload, code, encode_notification};
 use toolcrib::protocol::versions::{Era, Revision};
 use toolcrib::store::StoreResult;
 use toolcrib::util::clock::wall_time;
@@ -351,6 +353,21 @@ impl SessionClientState {
     pub(crate) fn cancel(&self, params: Option<&Object>) {
         self.questions.set_cancel_reason(params);
         self.in_flight.cancel(params);
+    }
+
+    /// Handles an answer to a question, progress of an answer, or the cancellation of a request; other messages are ignored.
+    pub(crate) fn receive_reply(&self, message: ClientMessage) {
+        match message {
+            ClientMessage::Notification { method, params } if method == CANCELLED => {
+                let params = params.and_then(|params| Object::parse(&params).ok());
+                self.cancel(params.as_ref());
+            }
+            ClientMessage::Notification { method, params } if method == PROGRESS => {
+                self.questions.report_progress(params.as_ref());
+            }
+            ClientMessage::Response { id, payload: answer } => self.questions.answer(&id, answer),
+            ClientMessage::Notification { .. } | ClientMessage::Request { .. } => {}
+        }
     }
 
     /// Cancels all requests and subscriptions.

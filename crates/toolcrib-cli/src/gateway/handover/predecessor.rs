@@ -10,6 +10,7 @@ use std::time::Duration;
 use rustix::net::AddressFamily;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use toolcrib_serve::HttpGateway;
@@ -35,6 +36,8 @@ pub(crate) struct Predecessor {
     socket: Option<UnixListener>,
     dashboard: Option<TcpListener>,
     sessions: Vec<Value>,
+    /// Messages of clients for the replaced gateway.
+    messages: Option<UnboundedReceiver<Value>>,
 }
 
 /// A public listener of the running gateway.
@@ -104,8 +107,15 @@ impl Predecessor {
             return Err(io::Error::other("it uses another version of the hand-over"));
         }
         let kinds = message["listeners"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let mut predecessor =
-            Self { pid, channel, public: None, socket: None, dashboard: None, sessions: Vec::new() };
+        let mut predecessor = Self {
+            pid,
+            channel,
+            public: None,
+            socket: None,
+            dashboard: None,
+            sessions: Vec::new(),
+            messages: None,
+        };
         for (kind, descriptor) in kinds.iter().zip(descriptors) {
             match kind.as_str().unwrap_or_default() {
                 "public" => predecessor.public = Some(HandedListener::open(descriptor)?),
@@ -176,25 +186,40 @@ impl Predecessor {
 
     /// Takes over the sessions.
     pub(in crate::gateway) async fn take_over_sessions(&mut self, http: &HttpGateway) {
-        http.set_receiving_sessions(true);
+        let (sender, messages) = unbounded_channel();
+        http.set_predecessor(Some(sender));
+        self.messages = Some(messages);
         for session in std::mem::take(&mut self.sessions) {
             http.take_over_session(&session).await;
         }
     }
 
-    /// Tells the replaced gateway that this one accepts connections, then takes over sessions that change there until it ends.
+    /// Tells the replaced gateway that this one accepts connections. Until that ends, takes over sessions that change there, and passes
+    /// messages back to it.
     pub(in crate::gateway) async fn confirm(mut self, http: Arc<HttpGateway>, stop: CancellationToken) {
-        let mut received = self.channel.send(&json!({"started": true})).await.map(|()| Value::Null);
-        while let Ok(message) = received {
-            if message.get("session").is_some() {
-                http.take_over_session(&message["session"]).await;
+        let mut is_open = self.channel.send(&json!({"started": true})).await.is_ok();
+        let HandoverChannel { reader, writer } = &mut self.channel;
+        let Some(messages) = &mut self.messages else { return };
+        let send = async {
+            while let Some(message) = messages.recv().await {
+                // Fails when the replaced gateway has ended, which the other side notices.
+                let _ = writer.send(&json!({"message": message})).await;
             }
-            received = tokio::select! {
-                received = self.channel.receive() => received,
-                () = stop.cancelled() => return,
-            };
+        };
+        let receive = async {
+            while is_open {
+                match reader.receive().await {
+                    Ok(message) => http.take_over_session(&message["session"]).await,
+                    Err(_) => is_open = false,
+                }
+            }
+            // Ends `send`.
+            http.set_predecessor(None);
+        };
+        tokio::select! {
+            _ = async { tokio::join!(send, receive) } => {}
+            () = stop.cancelled() => {}
         }
-        http.set_receiving_sessions(false);
     }
 }
 

@@ -11,6 +11,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use toolcrib::store::UsageFileHold;
+use toolcrib_serve::HttpGateway;
 
 use super::{HandoverChannel, PROTOCOL};
 use crate::gateway::Gateway;
@@ -86,6 +87,7 @@ impl Gateway {
         self.handle.close();
         self.http.drain();
         let hurried = CancellationToken::new();
+        let http = self.http.clone();
         let closing = async {
             tokio::select! {
                 () = self.wait_for_clients() => {}
@@ -97,9 +99,10 @@ impl Gateway {
             hurry.await;
             hurried.cancel();
         };
+        let exchange = exchange_messages(successor, &http);
         tokio::select! {
             () = closing => {}
-            _ = async { tokio::join!(report_sessions(successor), wait_for_hurry) } => {}
+            _ = async { tokio::join!(exchange, wait_for_hurry) } => {}
         }
     }
 
@@ -132,11 +135,21 @@ async fn receive_within(channel: &mut HandoverChannel, expected: &str) -> io::Re
     }
 }
 
-/// Sends sessions that change to the new gateway. Never returns.
-async fn report_sessions(mut successor: Successor) {
-    while let Some(session) = successor.changed_sessions.recv().await {
-        // Fails if the new gateway has ended.
-        let _ = successor.channel.send(&json!({"session": session})).await;
-    }
+/// Sends sessions that change to the new gateway, and receives messages of clients from it. Never returns.
+async fn exchange_messages(successor: Successor, http: &HttpGateway) {
+    let Successor { channel, mut changed_sessions, _usage_file } = successor;
+    let HandoverChannel { mut reader, mut writer } = channel;
+    let send = async {
+        while let Some(session) = changed_sessions.recv().await {
+            // Fails if the new gateway has ended.
+            let _ = writer.send(&json!({"session": session})).await;
+        }
+    };
+    let receive = async {
+        while let Ok(message) = reader.receive().await {
+            http.receive_passed_back(&message["message"]);
+        }
+    };
+    tokio::join!(send, receive);
     std::future::pending().await
 }
