@@ -111,13 +111,12 @@ impl Gateway {
         mode: GatewayMode<'_>,
         sources: &ConfigSources,
         running: StampedConfig<'_>,
-        mut predecessor: Option<&mut Predecessor>,
+        predecessor: Option<&mut Predecessor>,
         admin: impl FnOnce(GatewayHandle) -> Arc<dyn AdminRoutes>,
     ) -> Result<Self, CommandError> {
         let secrets = SecretLocator::new(paths, &running.config.secrets);
         let settings = load_settings(running.config, &secrets).await?;
-        let mut listeners =
-            GatewayListeners::open(paths, mode, &settings, predecessor.as_deref_mut()).await?;
+        let mut listeners = GatewayListeners::open(paths, mode, &settings, predecessor).await?;
         let tasks = TaskTracker::new();
         let logs = LogFiles::new(paths.log_dir(), &tasks);
         let observers = CallObservers::open(paths, &settings)?;
@@ -142,9 +141,8 @@ impl Gateway {
         };
         let service = Arc::new(service(paths, &crib));
         let dashboard = listeners.dashboard(&settings.listen);
-        let is_auto = matches!(mode, GatewayMode::Auto);
-        let handle =
-            GatewayHandle::new(target, service.clone(), sources.clone(), running, is_auto, dashboard);
+        let is_auto = listeners.is_auto();
+        let handle = GatewayHandle::new(target, &service, sources, running, is_auto, dashboard);
         let http = HttpGateway::new(service, callers, &settings.limits)
             .with_admin(admin(handle.clone()))
             .with_hosts(listeners.hosts(&settings.listen))
@@ -155,13 +153,6 @@ impl Gateway {
             .with_failed_logins(move |failed| record_failed_logins(&login_audit, failed));
         let http = Arc::new(http);
         handle.set_http(&http);
-        if !listeners.is_activated {
-            handle.handovers().allow(paths.handover_path());
-        }
-        handle.start_export();
-        if let Some(predecessor) = predecessor {
-            predecessor.take_over_sessions(&http).await;
-        }
         Ok(Self {
             crib,
             handle,
@@ -205,7 +196,11 @@ impl Gateway {
     }
 
     /// Starts to serve connections. The gateway that this one replaces then moves its clients.
-    pub(crate) fn accept(&self, predecessor: Option<Predecessor>) {
+    pub(crate) async fn accept(&self, mut predecessor: Option<Predecessor>) {
+        if let Some(predecessor) = &mut predecessor {
+            predecessor.take_over_sessions(&self.http).await;
+        }
+        self.allow_replacement();
         if let Some(tls) = &self.listeners.tls {
             self.tasks.spawn_boxed(tls.clone().watch(self.stop.clone()));
         }

@@ -246,11 +246,6 @@ impl Paths {
         self.run_dir.join(format!("{}.lock", self.config_key()))
     }
 
-    /// Returns the path of the socket on which a gateway that replaces the running one receives its listeners.
-    pub(crate) fn handover_path(&self) -> PathBuf {
-        self.run_dir.join(format!("{}.handover", self.config_key()))
-    }
-
     /// Returns the paths where the gateway for this config may listen: its socket as this environment determines it, and the
     /// address that a gateway in another environment recorded.
     pub(crate) fn socket_candidates(&self) -> Vec<PathBuf> {

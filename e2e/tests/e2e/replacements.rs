@@ -146,7 +146,7 @@ fn failed_replacement_leaves_the_gateway_running() {
         gateway.stderr_lines().iter().filter(|line| has_failed(line)).count() == 2
     });
     home.write_config("nonsense");
-    fail(&["serve", "--replace", "--listen", &here], 6, "nonsense");
+    fail(&["serve", "--replace", "--listen", &here], 6, "is invalid");
     home.write_config(&config);
     assert_eq!(session.text("fake__echo", &json!({"text": "on"})), "on");
     assert!(Connection::open(gateway.address).get("/readyz").starts_with("http/1.1 200"));

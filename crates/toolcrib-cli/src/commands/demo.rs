@@ -79,7 +79,7 @@ async fn open_gateway(paths: &Paths, config: &toolcrib::config::Config) -> Resul
     let running = StampedConfig { config, stamp: sources.stamp() };
     let gateway =
         Gateway::open(paths, GatewayMode::Serve(&any_port), &sources, running, None, Admin::routes).await?;
-    gateway.accept(None);
+    gateway.accept(None).await;
     Ok(StepOutcome { detail: gateway.address(), value: gateway })
 }
 

@@ -60,15 +60,9 @@ pub(crate) async fn run(args: &ServeArgs, paths: &Paths, out: &mut Output) -> Re
     let mode = if is_background { GatewayMode::Auto } else { GatewayMode::Serve(&args.listen) };
     let running = StampedConfig { config: &config, stamp };
     let gateway = Gateway::open(paths, mode, &sources, running, predecessor.as_mut(), Admin::routes).await?;
-    out.warn_problems(&config.problems)?;
-    let secrets = SecretLocator::new(paths, &config.secrets);
-    out.warn_problems(&toolcrib::config::find_short_tokens(&config.callers, |name| secrets.find(name)))?;
-    if gateway.is_exposed_without_tls(&config) {
-        let message = "other machines reach this gateway over plain HTTP: tokens can be read on the network";
-        out.warn(message, Some("set `tls` in `[listen]`, or `public-url` if a proxy adds TLS"))?;
-    }
+    print_warnings(&gateway, &config, paths, out)?;
     let replaced = predecessor.as_ref().map(|predecessor| predecessor.pid);
-    gateway.accept(predecessor);
+    gateway.accept(predecessor).await;
     drop(start_lock);
     let log = if is_background { open_log(&paths.gateway_log(), out)? } else { None };
     // From here on a closed stderr is not an error: the gateway keeps running.
@@ -91,6 +85,18 @@ pub(crate) async fn run(args: &ServeArgs, paths: &Paths, out: &mut Output) -> Re
         }
     }
     Ok(ExitStatus::Success)
+}
+
+/// Prints the problems of the config, and what other machines could exploit.
+fn print_warnings(gateway: &Gateway, config: &Config, paths: &Paths, out: &mut Output) -> io::Result<()> {
+    out.warn_problems(&config.problems)?;
+    let secrets = SecretLocator::new(paths, &config.secrets);
+    out.warn_problems(&toolcrib::config::find_short_tokens(&config.callers, |name| secrets.find(name)))?;
+    if gateway.is_exposed_without_tls(config) {
+        let message = "other machines reach this gateway over plain HTTP: tokens can be read on the network";
+        out.warn(message, Some("set `tls` in `[listen]`, or `public-url` if a proxy adds TLS"))?;
+    }
+    Ok(())
 }
 
 /// Reloads the config when it changes, until the gateway should stop. Returns the gateway that has replaced it, if one has.

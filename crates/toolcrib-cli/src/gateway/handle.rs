@@ -85,8 +85,8 @@ impl GatewayHandle {
     /// Creates the handle of a gateway that runs this config.
     pub(super) fn new(
         target: SettingsTarget,
-        service: Arc<McpService>,
-        sources: ConfigSources,
+        service: &Arc<McpService>,
+        sources: &ConfigSources,
         running: StampedConfig<'_>,
         auto_started: bool,
         dashboard: DashboardAddress,
@@ -94,9 +94,9 @@ impl GatewayHandle {
         let StampedConfig { config, stamp } = running;
         Self(Arc::new(HandleInner {
             target,
-            service,
+            service: service.clone(),
             file: config.file.clone(),
-            sources,
+            sources: sources.clone(),
             auto_started,
             started: Instant::now(),
             loaded: Mutex::new(LoadedConfig {
@@ -142,7 +142,7 @@ impl GatewayHandle {
     }
 
     /// Starts the export of spans and metrics, if the environment asks for it.
-    pub(super) fn start_export(&self) {
+    fn start_export(&self) {
         let inner = Arc::downgrade(&self.0);
         let metrics = move || inner.upgrade().map(|inner| Self(inner).collect_metrics()).unwrap_or_default();
         self.telemetry().start_export(Arc::new(metrics));
@@ -173,10 +173,11 @@ impl GatewayHandle {
         &self.0.target.history
     }
 
-    /// Sets the HTTP side.
+    /// Sets the HTTP side, and starts the export of spans and metrics.
     pub(super) fn set_http(&self, http: &Arc<HttpGateway>) {
         // There is one.
         let _ = self.0.http.set(Arc::downgrade(http));
+        self.start_export();
     }
 
     /// Returns the HTTP side, which knows the clients.
@@ -334,6 +335,6 @@ impl GatewayHandle {
         };
         let service = Arc::new(McpService::new(target.crib.clone()));
         let running = StampedConfig { config: &config, stamp };
-        Self::new(target, service, sources, running, false, DashboardAddress::new(None, true))
+        Self::new(target, &service, &sources, running, false, DashboardAddress::new(None, true))
     }
 }

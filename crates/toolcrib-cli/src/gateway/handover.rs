@@ -19,6 +19,7 @@ mod successor;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -57,6 +58,11 @@ struct MessageWriter(OwnedWriteHalf);
 struct ReceivedOffer {
     message: Value,
     descriptors: Vec<OwnedFd>,
+}
+
+/// Returns the path at which the new gateway waits for the running one that has this socket.
+fn handover_path(socket: &Path) -> PathBuf {
+    socket.with_extension("handover")
 }
 
 impl HandoverChannel {

@@ -148,6 +148,11 @@ impl GatewayListeners {
         }
     }
 
+    /// Returns whether `toolcrib stdio` started the gateway.
+    pub(super) fn is_auto(&self) -> bool {
+        self.lock.is_auto
+    }
+
     /// Returns whether other machines can reach the gateway.
     pub(super) fn is_exposed(&self) -> bool {
         self.address.as_ref().is_some_and(ListenAddr::is_exposed)

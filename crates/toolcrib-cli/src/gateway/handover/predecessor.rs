@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use toolcrib_serve::HttpGateway;
 
-use super::{HandoverChannel, PROTOCOL, ReceivedOffer};
+use super::{HandoverChannel, PROTOCOL, ReceivedOffer, handover_path};
 use crate::client::{self, GatewayClient};
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
@@ -61,7 +61,7 @@ impl Drop for HandoverSocket {
 impl HandoverSocket {
     fn bind(paths: &Paths) -> Result<Self, CommandError> {
         paths.create_run_dir()?;
-        let path = paths.handover_path();
+        let path = handover_path(&paths.socket_path());
         // Left behind by a process that was killed. The lock of a start allows one of them at a time.
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path)

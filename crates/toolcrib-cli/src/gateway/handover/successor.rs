@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use toolcrib::store::UsageFileHold;
 use toolcrib_serve::HttpGateway;
 
-use super::{HandoverChannel, PROTOCOL};
+use super::{HandoverChannel, PROTOCOL, handover_path};
 use crate::gateway::Gateway;
 use crate::gateway::listener::Listener;
 
@@ -34,6 +34,15 @@ pub(crate) struct Successor {
 }
 
 impl Gateway {
+    /// Allows other processes to replace this gateway, unless a service manager would start another one.
+    pub(in crate::gateway) fn allow_replacement(&self) {
+        if let Listener::Unix(_, file) = &self.listeners.socket
+            && !self.listeners.is_activated
+        {
+            self.handle.handovers().allow(handover_path(&file.path));
+        }
+    }
+
     /// Hands the listeners over to another process, and returns once that accepts connections.
     ///
     /// # Errors
