@@ -90,15 +90,18 @@ impl Predecessor {
             failed(&message).hint("`toolcrib stop-gateway`, then `toolcrib serve`")
         })?;
         let accepted = timeout(ANSWER_TIMEOUT, socket.listener.accept()).await;
-        let (stream, _) =
-            accepted.map_err(|_| failed("the running gateway did not connect"))?.map_err(lost)?;
+        let (stream, _) = accepted
+            .map_err(|_| failed("the running gateway did not connect"))?
+            .map_err(|error| lost(&error))?;
         if !client::is_trusted_peer(&stream) {
             return Err(failed("a process of another user connected in place of the running gateway"));
         }
         let channel = HandoverChannel::new(stream);
         let offer = timeout(ANSWER_TIMEOUT, channel.receive_offer()).await;
-        let offer = offer.map_err(|_| failed("the running gateway sent no listeners"))?.map_err(lost)?;
-        Self::new(other.pid, channel, offer).map(Some).map_err(lost)
+        let offer = offer
+            .map_err(|_| failed("the running gateway sent no listeners"))?
+            .map_err(|error| lost(&error))?;
+        Self::new(other.pid, channel, offer).map(Some).map_err(|error| lost(&error))
     }
 
     fn new(pid: u32, channel: HandoverChannel, offer: ReceivedOffer) -> io::Result<Self> {
@@ -157,9 +160,11 @@ impl Predecessor {
     /// Tells the running gateway to stop accepting connections and to release its lock and its files. If this process ends before
     /// [`Predecessor::confirm`], the running gateway goes on.
     pub(in crate::gateway) async fn take(&mut self) -> Result<(), CommandError> {
-        self.channel.send(&json!({"take": true})).await.map_err(lost)?;
+        self.channel.send(&json!({"take": true})).await.map_err(|error| lost(&error))?;
         let answer = timeout(ANSWER_TIMEOUT, self.channel.receive()).await;
-        let mut answer = answer.map_err(|_| failed("the running gateway did not answer"))?.map_err(lost)?;
+        let mut answer = answer
+            .map_err(|_| failed("the running gateway did not answer"))?
+            .map_err(|error| lost(&error))?;
         if let Value::Array(sessions) = answer["sessions"].take() {
             self.sessions = sessions;
         }
@@ -266,6 +271,6 @@ fn failed(reason: &str) -> CommandError {
     CommandError::new(ExitStatus::Failure, "cannot_replace", format!("cannot replace the gateway: {reason}"))
 }
 
-fn lost(error: io::Error) -> CommandError {
+fn lost(error: &io::Error) -> CommandError {
     failed(&format!("the connection to it failed: {error}"))
 }

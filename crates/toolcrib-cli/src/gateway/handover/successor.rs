@@ -160,5 +160,5 @@ async fn exchange_messages(successor: Successor, http: &HttpGateway) {
         }
     };
     tokio::join!(send, receive);
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
