@@ -15,6 +15,7 @@ mod login_starter;
 mod other_gateway;
 mod peer_check;
 mod settings;
+mod shared_store;
 mod signals;
 mod socket_activation;
 #[cfg(target_os = "linux")]
@@ -33,8 +34,7 @@ use tokio::sync::watch::Receiver;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use toolcrib::config::Config;
-use toolcrib::store::SigningKey;
+use toolcrib::config::{Config, ListenSpec};
 use toolcrib::util::locks::IgnorePoison as _;
 use toolcrib::util::tasks::SpawnBoxed as _;
 use toolcrib::{CallEnd, Caller, Catalog, ClientCapabilities, Crib, CribBuilder, ErrorKind, Settings};
@@ -67,6 +67,8 @@ use self::login_starter::LoopbackLogins;
 pub(crate) use self::other_gateway::{OtherGateway, STOP_GRACE};
 use self::peer_check::PeerCheck;
 use self::settings::{GatewaySettings, SettingsTarget, library_settings};
+pub(crate) use self::shared_store::find_store_problem;
+use self::shared_store::{OpenedStore, report_changes};
 pub(crate) use self::signals::{SignalRequest, Signals};
 pub(crate) use self::tls::find_tls_problem;
 
@@ -121,12 +123,16 @@ impl Gateway {
         let logs = LogFiles::new(paths.log_dir(), &tasks);
         let observers = CallObservers::open(paths, &settings)?;
         let is_exposed = listeners.is_exposed();
-        let builder = with_signing_key(builder(paths, settings.settings, &secrets), paths)
-            .listing_wait(settings.limits.listing_wait)
-            .login_starter(LoopbackLogins { is_exposed });
+        let builder = builder(paths, settings.settings, &secrets);
+        let OpenedStore { builder, store } = settings.store.open(builder, paths)?;
+        let builder =
+            builder.listing_wait(settings.limits.listing_wait).login_starter(LoopbackLogins { is_exposed });
         let crib = build_crib(observers.attach(builder).log(logs.sink()))?;
         let callers = Arc::new(ActiveCallers::new(settings.callers));
         let CallObservers { audit, telemetry, history } = observers;
+        let stop = CancellationToken::new();
+        let reported = report_changes(store.clone(), history.clone());
+        tasks.spawn_boxed(stop.clone().run_until_cancelled_owned(reported));
         let login_audit = audit.clone();
         let target = SettingsTarget {
             crib: crib.clone(),
@@ -138,20 +144,16 @@ impl Gateway {
             is_exposed,
             peer_check: listeners.peer_check.clone(),
             tls: listeners.tls.clone(),
+            store,
         };
         let service = Arc::new(service(paths, &crib));
         let dashboard = listeners.dashboard(&settings.listen);
-        let is_auto = listeners.is_auto();
-        let handle = GatewayHandle::new(target, &service, sources, running, is_auto, dashboard);
+        let handle = GatewayHandle::new(target, &service, sources, running, listeners.is_auto(), dashboard);
         let http = HttpGateway::new(service, callers, &settings.limits)
             .with_admin(admin(handle.clone()))
-            .with_hosts(listeners.hosts(&settings.listen))
             .with_dashboard(dashboard::FILES, handle.dashboard().sessions())
-            .with_public_address(settings.listen.public_url, listeners.port())
-            .with_trusted_proxies(settings.listen.trusted_proxies)
-            .with_max_unauthenticated(max_public_connections() / 2)
             .with_failed_logins(move |failed| record_failed_logins(&login_audit, failed));
-        let http = Arc::new(http);
+        let http = Arc::new(with_addresses(http, &listeners, settings.listen));
         handle.set_http(&http);
         Ok(Self {
             crib,
@@ -162,7 +164,7 @@ impl Gateway {
             drain_timeout: settings.limits.drain,
             tasks,
             logs,
-            stop: CancellationToken::new(),
+            stop,
             accepting: Mutex::default(),
         })
     }
@@ -296,6 +298,14 @@ impl Gateway {
     }
 }
 
+/// Sets by which names and through which proxies clients reach the gateway.
+fn with_addresses(http: HttpGateway, listeners: &GatewayListeners, listen: ListenSpec) -> HttpGateway {
+    http.with_hosts(listeners.hosts(&listen))
+        .with_public_address(listen.public_url, listeners.port())
+        .with_trusted_proxies(listen.trusted_proxies)
+        .with_max_unauthenticated(max_public_connections() / 2)
+}
+
 /// Returns the service of a crib, with hints as commands of this program.
 fn service(paths: &Paths, crib: &Crib) -> McpService {
     let hints = paths.hints();
@@ -331,18 +341,6 @@ fn builder(paths: &Paths, settings: Settings, secrets: &SecretLocator) -> CribBu
         .client_capabilities(ClientCapabilities::all())
         .secrets(secrets.clone())
         .shim_self()
-}
-
-/// Adds the signing key of the state folder. Without it the gateway works, but does not recognize states from before a
-/// restart.
-fn with_signing_key(builder: CribBuilder, paths: &Paths) -> CribBuilder {
-    match SigningKey::open_or_create(&paths.signing_key_file()) {
-        Ok(key) => builder.signing_key(key),
-        Err(error) => {
-            tracing::warn!("calls that wait for input will not be recognized after a restart: {error}");
-            builder
-        }
-    }
 }
 
 fn build_crib(builder: CribBuilder) -> Result<Crib, CommandError> {
@@ -446,11 +444,13 @@ impl Acceptor for TcpAcceptor {
     type Stream = AcceptedTcp;
     type Permit = Option<AddressPermit>;
 
-    /// Accepts a connection. Those of a trusted proxy are not limited, because they are used by many clients.
+    /// Accepts a connection. Those of trusted proxies and of other replicas are not limited, because they are used by many
+    /// clients.
     async fn accept(&self) -> io::Result<(AcceptedTcp, Option<AddressPermit>)> {
         loop {
             let (stream, peer) = self.listener.accept().await?;
-            let permit = match self.http.is_trusted_proxy(peer.ip()) {
+            let is_shared = self.http.is_trusted_proxy(peer.ip()) || self.http.is_replica(peer.ip());
+            let permit = match is_shared {
                 true => None,
                 false => match self.by_ip.try_acquire(peer.ip()) {
                     Some(permit) => Some(permit),

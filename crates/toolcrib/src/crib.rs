@@ -13,6 +13,7 @@ mod lists;
 #[cfg(feature = "http")]
 mod logins;
 mod remembered;
+mod replica;
 mod requests;
 mod saved_usage;
 mod search;

@@ -24,6 +24,7 @@ use crate::gateway::ConnectionContext;
 use crate::response::{self, json_response};
 use crate::service::EndpointScope;
 use crate::service::session_client::SessionClientState;
+use crate::session::shared::RestoredSession;
 use crate::session::stream::{EventLog, EventLogReader, ResponseStart};
 use crate::session::{NewSession, Session, SessionRef};
 
@@ -108,6 +109,8 @@ pub(super) enum SessionError {
     StoreUnavailable(StoreError),
     /// Clients use too much memory to continue a session of another gateway.
     NoMemory(Error),
+    /// Another replica opens the session at the same time.
+    Moving,
 }
 
 /// Finds the session that a request names. A session of another gateway on the same store is continued here.
@@ -121,25 +124,52 @@ pub(super) async fn find(
     if let Some(session) = sessions.find(id, scope) {
         return Ok(session);
     }
-    let has_inherited = sessions.has_inherited();
-    if !sessions.is_shared() && !has_inherited {
+    if sessions.has_inherited() {
+        return Box::pin(continue_inherited(conn, scope, id)).await;
+    }
+    if !sessions.is_shared() {
         return Err(SessionError::Unknown);
     }
+    match Box::pin(restore(conn, scope, id)).await? {
+        RestoredSession::Open(_) => sessions.find(id, scope).ok_or(SessionError::Unknown),
+        RestoredSession::Unknown => Err(SessionError::Unknown),
+        RestoredSession::Claimed => Err(SessionError::Moving),
+    }
+}
+
+/// Continues a session of the gateway that this one has replaced.
+async fn continue_inherited(
+    conn: &ConnectionContext,
+    scope: &EndpointScope,
+    id: &str,
+) -> Result<SessionRef, SessionError> {
+    let account = conn.memory(&scope.access);
+    let Some(claim) = account.claim(SESSION_SIZE) else {
+        return Err(SessionError::NoMemory(account.refusal("the session was not continued")));
+    };
+    let sessions = &conn.gateway.sessions;
+    let continued = sessions.continue_inherited(&conn.gateway.service, id, scope, claim).await;
+    spawn_expiry_task(conn, &continued.ok_or(SessionError::Unknown)?);
+    sessions.find(id, scope).ok_or(SessionError::Unknown)
+}
+
+/// Opens a session of another gateway here.
+pub(super) async fn restore(
+    conn: &ConnectionContext,
+    scope: &EndpointScope,
+    id: &str,
+) -> Result<RestoredSession, SessionError> {
     // The size of the record is limited, because that of the session was.
     let account = conn.memory(&scope.access);
     let Some(claim) = account.claim(SESSION_SIZE) else {
         return Err(SessionError::NoMemory(account.refusal("the session was not continued")));
     };
-    let service = &conn.gateway.service;
-    let restored = match has_inherited {
-        true => Box::pin(sessions.continue_inherited(service, id, scope, claim)).await,
-        false => Box::pin(sessions.restore(service, id, scope, claim))
-            .await
-            .map_err(SessionError::StoreUnavailable)?,
-    };
-    let restored = restored.ok_or(SessionError::Unknown)?;
-    spawn_expiry_task(conn, &restored);
-    sessions.find(id, scope).ok_or(SessionError::Unknown)
+    let restored = conn.gateway.sessions.restore(&conn.gateway.service, id, scope, claim).await;
+    let restored = restored.map_err(SessionError::StoreUnavailable)?;
+    if let RestoredSession::Open(session) = &restored {
+        spawn_expiry_task(conn, session);
+    }
+    Ok(restored)
 }
 
 /// Returns the response to a request that is not in an open session.
@@ -154,6 +184,10 @@ pub(super) fn session_error(
             (StatusCode::BAD_REQUEST, "send `initialize` first, or name a revision in `params._meta`")
         }
         SessionError::NoMemory(error) => return overloaded(conn, id, &error),
+        SessionError::Moving => {
+            let message = "the session is moving to another gateway, because the one that had it is gone";
+            return overloaded(conn, id, &Error::new(ErrorKind::Overloaded, message));
+        }
         SessionError::StoreUnavailable(error) => {
             let message = format!("the sessions of other gateways are not known: {error}");
             let error = Error::new(ErrorKind::StoreUnavailable, message);
@@ -244,7 +278,7 @@ pub(super) fn start(
     request: McpRequest,
 ) -> Option<Arc<EventLog>> {
     let McpRequest { id, method, params, accepts_events } = request;
-    let log = session.streams.new_log();
+    let log = session.streams.new_log(session.client.is_shared().then_some(&id));
     let service = conn.gateway.service.clone();
     let task_session = session.clone();
     let task_log = log.clone();

@@ -107,7 +107,7 @@ impl SessionHandover {
 
 impl Sessions {
     /// Returns every session for another process. From now on, `later` receives those that change.
-    pub(crate) fn hand_over(&self, later: UnboundedSender<Value>) -> Vec<Value> {
+    pub(crate) fn hand_over_all(&self, later: UnboundedSender<Value>) -> Vec<Value> {
         let handover = &self.handover;
         // Found in the store by the other process.
         if self.shared.is_some() {
@@ -239,7 +239,7 @@ impl Sessions {
         let client = SessionClientState::new(service, scope.clone().with_client(params), params, None);
         client.questions.set_last_number(last_question + RESERVED_QUESTIONS);
         client.apply_record(service, &record).await;
-        let opened = self.insert(id.to_owned(), client, Some(memory));
+        let opened = self.insert_restored(id.to_owned(), client, memory);
         self.handover.inherited().remove(id);
         opened
     }
@@ -302,10 +302,10 @@ mod tests {
         let third = Process::new();
         let id = first.open();
         let later = unbounded_channel();
-        for session in first.sessions.hand_over(later.0) {
+        for session in first.sessions.hand_over_all(later.0) {
             second.sessions.inherit(&second.service, &session).await;
         }
-        for session in second.sessions.hand_over(unbounded_channel().0) {
+        for session in second.sessions.hand_over_all(unbounded_channel().0) {
             third.sessions.inherit(&third.service, &session).await;
         }
         let scope = EndpointScope::local();
@@ -326,7 +326,7 @@ mod tests {
         let first = Process::new();
         let second = Process::new();
         let (later, mut opened) = unbounded_channel();
-        assert!(first.sessions.hand_over(later).is_empty());
+        assert!(first.sessions.hand_over_all(later).is_empty());
         let (messages, mut passed_back) = unbounded_channel();
         second.sessions.set_predecessor(Some(messages));
         let id = first.open();
@@ -347,7 +347,7 @@ mod tests {
         first.open();
         second.sessions.inherit(&second.service, &opened.recv().await.unwrap()).await;
         tokio::time::advance(IDLE_TIMEOUT).await;
-        assert!(second.sessions.hand_over(unbounded_channel().0).len() < 2);
+        assert!(second.sessions.hand_over_all(unbounded_channel().0).len() < 2);
         // A gateway that goes on reports nothing.
         first.sessions.cancel_hand_over();
         first.open();

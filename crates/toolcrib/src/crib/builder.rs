@@ -40,7 +40,9 @@ use crate::secrets::{SecretStore, SecretStoreHandle};
 
 use crate::spec::{Capacity, NameClash, Roster, ServerId, ServerSpec};
 use crate::store::usage_file::{self, UsageFile};
-use crate::store::{ContainedStore, MemoryStore, SigningKey, SigningKeyError, Store, StoreKind, StoreNotice};
+use crate::store::{
+    ContainedStore, MemoryStore, Replica, SigningKey, SigningKeyError, Store, StoreKind, StoreNotice,
+};
 use crate::supervisor::slots::SlotPool;
 use crate::supervisor::{SupervisorServices, memory_watch};
 use crate::util::tasks::SpawnBoxed as _;
@@ -87,6 +89,7 @@ pub struct CribBuilder {
     usage_file: Option<PathBuf>,
     store: Option<Arc<dyn Store>>,
     signing_key: Option<SigningKey>,
+    pub(super) replica: Option<Replica>,
     fallback: Option<Arc<dyn ToolExecutor>>,
     pub(super) client: ClientOptions,
     log: Option<LogSink>,
@@ -382,7 +385,10 @@ impl CribBuilder {
         let router = super::logins::with_in_band_logins(router, self.login_starter, &stop_tasks);
         let inner = Arc::new(CribInner {
             router: Arc::new(router),
-            suspended: Arc::new(SuspendedCalls::new(store.clone(), self.signing_key, services.tasks.clone())),
+            suspended: Arc::new(
+                SuspendedCalls::new(store.clone(), self.signing_key, services.tasks.clone())
+                    .with_replica(self.replica.map(Arc::new)),
+            ),
             store,
             closing: AtomicBool::new(false),
             capacity: watch::Sender::new(self.capacity),
