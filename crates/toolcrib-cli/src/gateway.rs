@@ -6,6 +6,7 @@ mod collected_metrics;
 mod dashboard_address;
 mod dashboard_listener;
 mod handle;
+mod handover;
 mod idle_exit;
 mod listener;
 mod lock;
@@ -24,7 +25,7 @@ mod watch;
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream, UnixListener};
@@ -33,7 +34,8 @@ use tokio::sync::watch::Receiver;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use toolcrib::config::Config;
+use toolcrib::config::{Config, ListenSpec};
+use toolcrib::util::locks::IgnorePoison as _;
 use toolcrib::util::tasks::SpawnBoxed as _;
 use toolcrib::{CallEnd, Caller, Catalog, ClientCapabilities, Crib, CribBuilder, ErrorKind, Settings};
 use toolcrib_serve::{
@@ -54,6 +56,7 @@ use crate::sources::ConfigSources;
 use self::call_observers::CallObservers;
 pub(crate) use self::handle::GatewayHandle;
 pub(crate) use self::handle::StampedConfig;
+pub(crate) use self::handover::{Predecessor, Successor};
 use self::idle_exit::{ConnectionCount, CountedStream, wait_until_unused};
 pub(crate) use self::listener::GatewayMode;
 use self::listener::{GatewayListeners, Listener};
@@ -98,6 +101,8 @@ pub(crate) struct Gateway {
     logs: LogFiles,
     /// Ends the accept loops and tells every connection to finish.
     stop: CancellationToken,
+    /// Ends the accept loops that run now.
+    accepting: Mutex<CancellationToken>,
 }
 
 impl Gateway {
@@ -108,11 +113,12 @@ impl Gateway {
         mode: GatewayMode<'_>,
         sources: &ConfigSources,
         running: StampedConfig<'_>,
+        predecessor: Option<&mut Predecessor>,
         admin: impl FnOnce(GatewayHandle) -> Arc<dyn AdminRoutes>,
     ) -> Result<Self, CommandError> {
         let secrets = SecretLocator::new(paths, &running.config.secrets);
         let settings = load_settings(running.config, &secrets).await?;
-        let listeners = GatewayListeners::open(paths, mode, &settings).await?;
+        let mut listeners = GatewayListeners::open(paths, mode, &settings, predecessor).await?;
         let tasks = TaskTracker::new();
         let logs = LogFiles::new(paths.log_dir(), &tasks);
         let observers = CallObservers::open(paths, &settings)?;
@@ -143,20 +149,13 @@ impl Gateway {
         };
         let service = Arc::new(service(paths, &crib));
         let dashboard = listeners.dashboard(&settings.listen);
-        let is_auto = matches!(mode, GatewayMode::Auto);
-        let handle =
-            GatewayHandle::new(target, service.clone(), sources.clone(), running, is_auto, dashboard);
+        let handle = GatewayHandle::new(target, &service, sources, running, listeners.is_auto(), dashboard);
         let http = HttpGateway::new(service, callers, &settings.limits)
             .with_admin(admin(handle.clone()))
-            .with_hosts(listeners.hosts(&settings.listen))
             .with_dashboard(dashboard::FILES, handle.dashboard().sessions())
-            .with_public_address(settings.listen.public_url, listeners.port())
-            .with_trusted_proxies(settings.listen.trusted_proxies)
-            .with_max_unauthenticated(max_public_connections() / 2)
             .with_failed_logins(move |failed| record_failed_logins(&login_audit, failed));
-        let http = Arc::new(http);
+        let http = Arc::new(with_addresses(http, &listeners, settings.listen));
         handle.set_http(&http);
-        handle.start_export();
         Ok(Self {
             crib,
             handle,
@@ -167,6 +166,7 @@ impl Gateway {
             tasks,
             logs,
             stop,
+            accepting: Mutex::default(),
         })
     }
 
@@ -198,28 +198,52 @@ impl Gateway {
         &self.handle
     }
 
-    /// Starts to serve connections.
-    pub(crate) fn accept(&self) {
-        if let Some(listener) = &self.listeners.public {
-            self.accept_on(listener, false, max_public_connections());
+    /// Starts to serve connections. The gateway that this one replaces then moves its clients.
+    pub(crate) async fn accept(&self, mut predecessor: Option<Predecessor>) {
+        if let Some(predecessor) = &mut predecessor {
+            predecessor.take_over_sessions(&self.http).await;
         }
+        self.allow_replacement();
         if let Some(tls) = &self.listeners.tls {
             self.tasks.spawn_boxed(tls.clone().watch(self.stop.clone()));
         }
-        self.accept_on(&self.listeners.socket, true, Semaphore::MAX_PERMITS);
-        self.accept_dashboard();
+        self.accept_connections();
+        if let Some(predecessor) = predecessor {
+            self.tasks.spawn_boxed(predecessor.confirm(self.http.clone(), self.stop.clone()));
+        }
         let catalog = self.handle.crib().watch_catalog();
         self.tasks.spawn_boxed(return_free_memory(self.http.clone(), catalog, self.stop.clone()));
+    }
+
+    /// Accepts connections until [`Gateway::pause_accepting`].
+    fn accept_connections(&self) {
+        *self.accepting.lock().ignore_poison() = self.stop.child_token();
+        if let Some(listener) = &self.listeners.public {
+            self.accept_on(listener, false, max_public_connections());
+        }
+        self.accept_on(&self.listeners.socket, true, Semaphore::MAX_PERMITS);
+        self.accept_dashboard();
+    }
+
+    /// Ends the accept loops. New connections wait in the queue of the system.
+    fn pause_accepting(&self) {
+        self.accepting.lock().ignore_poison().cancel();
+    }
+
+    /// Returns the limits of an accept loop.
+    fn accept_limits(&self, max_connections: usize) -> AcceptLimits {
+        AcceptLimits {
+            permits: Arc::new(Semaphore::new(max_connections)),
+            tasks: self.tasks.clone(),
+            paused: self.accepting.lock().ignore_poison().clone(),
+            stop: self.stop.clone(),
+        }
     }
 
     /// Serves connections of one listener, the gateway's own socket or the public one, at most `max_connections` at the same
     /// time.
     fn accept_on(&self, listener: &Listener, is_own: bool, max_connections: usize) {
-        let limits = AcceptLimits {
-            permits: Arc::new(Semaphore::new(max_connections)),
-            tasks: self.tasks.clone(),
-            stop: self.stop.clone(),
-        };
+        let limits = self.accept_limits(max_connections);
         let http = self.http.clone();
         match listener {
             Listener::Tcp(listener) => {
@@ -273,6 +297,14 @@ impl Gateway {
             tracing::warn!("some clients did not read their responses in time");
         }
     }
+}
+
+/// Sets by which names and through which proxies clients reach the gateway.
+fn with_addresses(http: HttpGateway, listeners: &GatewayListeners, listen: ListenSpec) -> HttpGateway {
+    http.with_hosts(listeners.hosts(&listen))
+        .with_public_address(listen.public_url, listeners.port())
+        .with_trusted_proxies(listen.trusted_proxies)
+        .with_max_unauthenticated(max_public_connections() / 2)
 }
 
 /// Returns the service of a crib, with hints as commands of this program.
@@ -464,6 +496,9 @@ struct AcceptLimits {
     /// One permit per open connection.
     permits: Arc<Semaphore>,
     tasks: TaskTracker,
+    /// Ends the loop.
+    paused: CancellationToken,
+    /// Tells the connections to finish.
     stop: CancellationToken,
 }
 
@@ -490,7 +525,7 @@ where
         };
         let (permit, accepted) = tokio::select! {
             biased;
-            () = limits.stop.cancelled() => return,
+            () = limits.paused.cancelled() => return,
             next = next => next,
         };
         match accepted {

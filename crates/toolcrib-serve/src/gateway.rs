@@ -8,6 +8,8 @@ use std::sync::{Arc, Once};
 
 use hyper::header::AUTHORIZATION;
 use hyper::{HeaderMap, Response, Uri};
+use serde_json::Value;
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -25,6 +27,7 @@ use crate::client_memory::{ClientMemory, MemoryAccount};
 use crate::connection_clients::ConnectionClients;
 use crate::connection_peer::{ConnectionPeer, Entrypoint};
 use crate::dashboard_sessions::{DashboardSessions, SessionAccess};
+use crate::draining::Draining;
 use crate::forwarded::ForwardedClient;
 use crate::login::{ConnectionLogin, FailedLoginLog, FailedLogins, UnauthenticatedConnections};
 use crate::login_error::LoginError;
@@ -75,6 +78,8 @@ pub struct HttpGateway {
     pub(crate) client_requests: AddressLimit,
     pub(crate) dashboard_files: &'static [StaticFile],
     pub(crate) dashboard_sessions: Arc<DashboardSessions>,
+    /// Tells connections that another process accepts new ones.
+    pub(crate) draining: Draining,
 }
 
 impl HttpGateway {
@@ -121,6 +126,7 @@ impl HttpGateway {
             client_requests: AddressLimit::default(),
             dashboard_files: &[],
             dashboard_sessions: Arc::default(),
+            draining: Draining::default(),
         }
     }
 
@@ -202,6 +208,43 @@ impl HttpGateway {
     /// Returns the number of open sessions.
     pub fn session_count(&self) -> usize {
         self.sessions.count()
+    }
+
+    /// Moves clients to another process that accepts connections at the same addresses. The next response on an HTTP/1
+    /// connection is the last one, HTTP/2 clients are told to open another connection, and event streams and pipes end. Requests
+    /// are served until the connections are [stopped](crate::serve_connection).
+    pub fn drain(&self) {
+        self.draining.start();
+    }
+
+    /// Returns the sessions for another process, which continues them with [`HttpGateway::take_over_session`]. From now on, `later`
+    /// receives sessions that are opened or changed here.
+    pub fn hand_over_sessions(&self, later: UnboundedSender<Value>) -> Vec<Value> {
+        self.sessions.hand_over_all(later)
+    }
+
+    /// Hands over no more sessions, because the other process has failed.
+    pub fn cancel_hand_over(&self) {
+        self.sessions.cancel_hand_over();
+    }
+
+    /// Continues a session that another process has handed over, as soon as its client uses it.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, subscriptions of a session that is open already may be missing.
+    pub async fn take_over_session(&self, session: &Value) {
+        self.sessions.inherit(&self.service, session).await;
+    }
+
+    /// Sets where messages for the process that hands over its sessions go, or `None` once that has ended. Meanwhile, requests in
+    /// unknown sessions wait a moment.
+    pub fn set_predecessor(&self, messages: Option<UnboundedSender<Value>>) {
+        self.sessions.set_predecessor(messages);
+    }
+
+    /// Handles a message of a client that the process which has taken over the sessions has received: an answer or a cancellation.
+    pub fn receive_passed_back(&self, message: &Value) {
+        self.sessions.receive_passed_back(message);
     }
 
     /// Returns the clients in sessions, and the stateless clients that were seen recently.

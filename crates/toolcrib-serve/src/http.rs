@@ -186,6 +186,7 @@ async fn serve_http2(io: PeekIo<Box<dyn ClientIo>>, conn: Arc<ConnectionContext>
         () = monitor.stalled() => return,
         () = monitor.idle(|| idle_timeout(&conn)) => {}
         () = stop.cancelled() => {}
+        () = conn.gateway.draining.wait() => {}
     }
     connection.as_mut().graceful_shutdown();
     // A client that does not confirm the shutdown gets no further time.

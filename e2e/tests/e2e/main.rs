@@ -36,6 +36,7 @@ mod progress;
 mod refusals;
 mod reloads;
 mod replicas;
+mod replacements;
 mod resource_limits;
 mod result_budgets;
 mod secrets;
