@@ -59,9 +59,8 @@ provider = Proxy(
     upstream_token_endpoint=issuer["token_endpoint"],
     upstream_client_id=client["client_id"],
     upstream_client_secret=client["client_secret"],
-    token_verifier=JWTVerifier(jwks_uri=issuer["jwks_uri"], issuer=issuer["issuer"], required_scopes=["mcp:use"]),
+    token_verifier=JWTVerifier(jwks_uri=issuer["jwks_uri"], issuer=issuer["issuer"], required_scopes=["profile:work"]),
     base_url=origin,
-    forward_resource=False,
     client_storage=MemoryStore(),
     fastmcp_access_token_expiry_seconds=SECONDS,
 )
