@@ -40,7 +40,7 @@ use toolcrib::util::tasks::SpawnBoxed as _;
 use toolcrib::{CallEnd, Caller, Catalog, ClientCapabilities, Crib, CribBuilder, ErrorKind, Settings};
 use toolcrib_serve::{
     ActiveCallers, AddressLimit, AddressPermit, AdminRoutes, ConnectionPeer, Entrypoint, FailedLogins,
-    HttpGateway, McpService, StreamFuture, serve_after_handshake, serve_connection,
+    HttpGateway, McpService, StreamFuture, serve_connection,
 };
 
 use crate::audit::{AdminAction, Audit};
@@ -260,7 +260,7 @@ impl Gateway {
                         let peer = identify(peer_check, peer, stream.local_addr().ok()).await;
                         match tls {
                             None => serve_connection(stream, http, peer, stop).await,
-                            Some(tls) => serve_after_handshake(tls.accept(stream, peer), http, stop).await,
+                            Some(tls) => tls.serve(stream, peer, http, stop).await,
                         }
                     }
                 };

@@ -31,7 +31,7 @@ use crate::draining::Draining;
 use crate::forwarded::ForwardedClient;
 use crate::login::{ConnectionLogin, FailedLoginLog, FailedLogins, UnauthenticatedConnections};
 use crate::login_error::LoginError;
-use crate::origin_check::{HostAllowList, request_authority};
+use crate::origin_check::{HostAllowList, is_loopback, request_authority};
 use crate::replicas::Replicas;
 use crate::resource::{PublicAddress, ResourceUrl, endpoint_path};
 use crate::response;
@@ -309,8 +309,6 @@ fn own_host(replicas: Option<&Replicas>) -> Option<String> {
 pub(crate) struct ConnectionContext {
     pub(crate) gateway: Arc<HttpGateway>,
     pub(crate) peer: ConnectionPeer,
-    /// True if the peer is a trusted proxy.
-    pub(crate) is_proxy: bool,
     /// The clients of stateless requests.
     pub(crate) clients: ConnectionClients,
     /// Reads the `_meta` of stateless requests.
@@ -334,8 +332,12 @@ impl ConnectionContext {
         let callers = &self.gateway.callers;
         let found = match callers.issued() {
             Some(issued) if self.peer.entrypoint != Entrypoint::Socket => {
-                // Boxed to keep the future of a request without issuers small.
-                Box::pin(self.authenticate_issued(&issued, target, headers)).await
+                let token = bearer_token(headers);
+                match token.and_then(|token| issued.find(token, || self.resource(target, headers))) {
+                    Some(known) => known.map_err(LoginError::Refused),
+                    // Boxed to keep the future of a request without issuers small.
+                    None => Box::pin(self.authenticate_issued(&issued, target, headers)).await,
+                }
             }
             _ => callers.authenticate(&self.peer, headers).ok_or(LoginError::Missing),
         };
@@ -350,6 +352,7 @@ impl ConnectionContext {
             // Beside a session or on a Unix socket, a token is not looked at, so that nothing is done with it.
             let is_token_checked = is_known && self.peer.entrypoint != Entrypoint::Socket;
             let token = if is_token_checked { bearer_token(headers) } else { None };
+            let token = token.and_then(|token| str::from_utf8(token).ok());
             known_callers.record(&access.caller, token);
         }
         Ok(access)
@@ -371,7 +374,7 @@ impl ConnectionContext {
         self.peer.entrypoint == Entrypoint::Socket || is_logged_in || *caller != Caller::local()
     }
 
-    /// Returns the caller of a request where issuers are declared.
+    /// Returns the caller of a request where issuers are declared, and whose token is not known.
     async fn authenticate_issued(
         &self,
         issued: &Arc<IssuedCallers>,
@@ -379,11 +382,8 @@ impl ConnectionContext {
         headers: &HeaderMap,
     ) -> Result<Arc<AuthenticatedCaller>, LoginError> {
         let callers = &self.gateway.callers;
-        let token = bearer_token(headers).filter(|token| is_signed_token(token));
-        let known = token.and_then(|token| issued.find(token, || self.resource(target, headers)));
-        if let Some(known) = known {
-            return known.map_err(LoginError::Refused);
-        }
+        let token = bearer_token(headers).and_then(|token| str::from_utf8(token).ok());
+        let token = token.filter(|token| is_signed_token(token));
         if let Some(access) = callers.authenticate(&self.peer, headers) {
             return Ok(access);
         }
@@ -414,18 +414,21 @@ impl ConnectionContext {
     /// Returns the URL of the gateway as a whole, as the client of a request addresses it. A trusted proxy names the scheme
     /// and the host that its client used.
     pub(crate) fn root_resource(&self, target: &Uri, headers: &HeaderMap) -> ResourceUrl {
-        let forwarded = match self.is_proxy {
+        let forwarded = match self.peer.is_proxy {
             true => ForwardedClient::read(headers, &self.gateway.trusted_proxies).unwrap_or_default(),
             false => ForwardedClient::default(),
         };
         let is_https = forwarded.is_https.unwrap_or(self.peer.is_tls);
         let address = &self.gateway.public_address;
         let authority = forwarded.host.as_deref().unwrap_or_else(|| request_authority(target, headers));
-        let base = match forwarded == ForwardedClient::default() {
+        let is_direct = forwarded == ForwardedClient::default();
+        let base = match is_direct {
             true => address.request_url(is_https, authority),
             false => address.forwarded_url(is_https, authority),
         };
-        ResourceUrl { base, path: String::new() }
+        let is_ambiguous =
+            is_direct && address.url.is_none() && self.peer.is_remote() && is_loopback(authority);
+        ResourceUrl { base, path: String::new(), is_ambiguous }
     }
 
     /// Logs once that a trusted proxy names another URL than the configured one.

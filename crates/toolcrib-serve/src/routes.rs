@@ -34,7 +34,7 @@ pub(crate) async fn handle_request(
     conn: &ConnectionContext,
     request: Request<Incoming>,
 ) -> Response<ResponseBody> {
-    if conn.is_proxy {
+    if conn.peer.is_proxy {
         return Box::pin(handle_forwarded(conn, request)).await;
     }
     let is_http2 = request.version() == Version::HTTP_2;
