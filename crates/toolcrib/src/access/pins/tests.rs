@@ -245,6 +245,27 @@ async fn approval_covers_what_was_shown_and_is_persistent() {
 }
 
 #[tokio::test]
+async fn unchanged_listing_is_compared_again_only_after_an_approval() {
+    let dir = tempfile::tempdir().unwrap();
+    let ours = first_seen(dir.path(), &listing(&[("log", "shows")]));
+    let changed = Arc::new(listing(&[("log", "something longer")]));
+    let check = |pins: &Pins| pins.check_changed_listing(&changed, true);
+    assert_eq!(check(&ours).unwrap().newly_unapproved.len(), 1);
+    assert!(check(&ours).is_none());
+    assert_eq!(statuses(&ours), [("log".into(), "changed")]);
+    // The listing of one instance does not say what the others offer.
+    assert!(ours.check_changed_listing(&changed, false).is_some());
+    assert!(check(&ours).is_some());
+    // Another process approves it.
+    let theirs = open_pins(dir.path());
+    check(&theirs);
+    theirs.approve(&theirs.differences().await.unwrap().digest).await.unwrap();
+    assert!(check(&theirs).is_some() && check(&theirs).is_none());
+    assert!(check(&ours).is_some(), "the file has changed");
+    assert_eq!(statuses(&ours), []);
+}
+
+#[tokio::test]
 async fn approval_by_another_process_is_seen_through_the_file() {
     let dir = tempfile::tempdir().unwrap();
     let ours = first_seen(dir.path(), &listing(&[("log", "shows")]));
