@@ -42,6 +42,7 @@ impl Gateway {
         let limits = AcceptLimits {
             permits: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
             tasks: self.tasks.clone(),
+            threads: None,
             stop: self.stop.clone(),
         };
         let serve = move |accepted: AcceptedTcp, stop: CancellationToken| {
