@@ -192,30 +192,26 @@ impl Pins {
         self.lock().is_loading = false;
     }
 
-    /// Compares a listing like [`Pins::check_listing`]. Returns `None` if it is the complete listing that was compared last and
-    /// the result is the same: a catalog is built from the listings of all servers when one of them changes.
+    /// Compares a listing with the approved items. `is_complete` is `false` for the listing of one instance, which does not
+    /// say what other instances offer. Returns `None` if it is the complete listing that was compared last and the result is
+    /// the same: a catalog is built from the listings of all servers when one of them changes.
     pub(crate) fn check_changed_listing(
         &self,
         listing: &Arc<Listing>,
         is_complete: bool,
     ) -> Option<PinCheck> {
-        let is_last =
-            |state: &PinState| state.last_checked.as_ref().is_some_and(|last| Arc::ptr_eq(last, listing));
-        if is_complete && is_last(&self.lock_and_reload()) {
+        let mut state = self.lock_and_reload();
+        let last = state.last_checked.take();
+        if is_complete && last.as_ref().is_some_and(|last| Arc::ptr_eq(last, listing)) {
+            state.last_checked = last;
             return None;
         }
-        let check = self.check_listing(listing, is_complete);
-        if is_complete && !check.needs_load {
-            self.lock().last_checked = Some(listing.clone());
-        }
+        let check = self.compare(&mut state, listing, is_complete);
+        state.last_checked = (is_complete && !check.needs_load).then(|| listing.clone());
         Some(check)
     }
 
-    /// Compares a listing with the approved items. `is_complete` is `false` for the listing of one instance, which does not
-    /// say what other instances offer.
-    pub(crate) fn check_listing(&self, listing: &Listing, is_complete: bool) -> PinCheck {
-        let mut state = self.lock_and_reload();
-        state.last_checked = None;
+    fn compare(&self, state: &mut PinState, listing: &Listing, is_complete: bool) -> PinCheck {
         let mut result = PinCheck { read_error: state.read_error.take(), ..PinCheck::default() };
         if state.approved.is_none() {
             // A server that offers nothing yet does not count as seen.

@@ -32,6 +32,13 @@ fn pins_in(store: &Arc<dyn Store>) -> Arc<Pins> {
 }
 
 /// Pins whose first listing is `listing`.
+impl Pins {
+    /// Compares a listing, also if it was the last one.
+    fn check_listing(&self, listing: &Listing, is_complete: bool) -> PinCheck {
+        self.compare(&mut self.lock_and_reload(), listing, is_complete)
+    }
+}
+
 fn first_seen(dir: &Path, listing: &Listing) -> Pins {
     let pins = open_pins(dir);
     assert!(pins.check_listing(listing, true).is_first);
