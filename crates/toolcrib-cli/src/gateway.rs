@@ -3,6 +3,7 @@
 mod call_observers;
 mod client_certificate;
 mod collected_metrics;
+mod connection_threads;
 mod dashboard_address;
 mod dashboard_listener;
 mod handle;
@@ -29,6 +30,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream, UnixListener};
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::sync::watch::Receiver;
 use tokio::time::{Instant, sleep, timeout};
@@ -54,6 +56,8 @@ use crate::secrets::SecretLocator;
 use crate::sources::ConfigSources;
 
 use self::call_observers::CallObservers;
+use self::connection_threads::ConnectionThreads;
+pub(crate) use self::connection_threads::thread_count;
 pub(crate) use self::handle::GatewayHandle;
 pub(crate) use self::handle::StampedConfig;
 pub(crate) use self::handover::{Predecessor, Successor};
@@ -98,6 +102,7 @@ pub(crate) struct Gateway {
     connections: ConnectionCount,
     drain_timeout: Duration,
     tasks: TaskTracker,
+    threads: Arc<ConnectionThreads>,
     logs: LogFiles,
     /// Ends the accept loops and tells every connection to finish.
     stop: CancellationToken,
@@ -120,6 +125,7 @@ impl Gateway {
         let settings = load_settings(running.config, &secrets).await?;
         let mut listeners = GatewayListeners::open(paths, mode, &settings, predecessor).await?;
         let tasks = TaskTracker::new();
+        let threads = Arc::new(ConnectionThreads::start(thread_count()?)?);
         let logs = LogFiles::new(paths.log_dir(), &tasks);
         let observers = CallObservers::open(paths, &settings)?;
         let is_exposed = listeners.is_exposed();
@@ -164,6 +170,7 @@ impl Gateway {
             connections: ConnectionCount::new(),
             drain_timeout: settings.limits.drain,
             tasks,
+            threads,
             logs,
             stop,
             accepting: Mutex::default(),
@@ -230,11 +237,12 @@ impl Gateway {
         self.accepting.lock().ignore_poison().cancel();
     }
 
-    /// Returns the limits of an accept loop.
-    fn accept_limits(&self, max_connections: usize) -> AcceptLimits {
+    /// Returns the limits of an accept loop whose connections are served by `threads`, or by the main one.
+    fn accept_limits(&self, max_connections: usize, threads: Option<Arc<ConnectionThreads>>) -> AcceptLimits {
         AcceptLimits {
             permits: Arc::new(Semaphore::new(max_connections)),
             tasks: self.tasks.clone(),
+            threads,
             paused: self.accepting.lock().ignore_poison().clone(),
             stop: self.stop.clone(),
         }
@@ -243,7 +251,8 @@ impl Gateway {
     /// Serves connections of one listener, the gateway's own socket or the public one, at most `max_connections` at the same
     /// time.
     fn accept_on(&self, listener: &Listener, is_own: bool, max_connections: usize) {
-        let limits = self.accept_limits(max_connections);
+        let threads = matches!(listener, Listener::Tcp(_)).then(|| self.threads.clone());
+        let limits = self.accept_limits(max_connections, threads);
         let http = self.http.clone();
         match listener {
             Listener::Tcp(listener) => {
@@ -251,12 +260,16 @@ impl Gateway {
                 let acceptor = TcpAcceptor { listener: listener.clone(), by_ip, http: http.clone() };
                 let peer_check = self.listeners.peer_check.clone();
                 let tls = self.listeners.tls.clone();
+                let is_moved = self.threads.has_others();
                 let serve = move |accepted: AcceptedTcp, stop| {
                     let http = http.clone();
                     let peer_check = peer_check.clone();
                     let tls = tls.clone();
                     async move {
-                        let AcceptedTcp { stream, peer } = accepted;
+                        let AcceptedTcp { mut stream, peer } = accepted;
+                        if is_moved {
+                            stream = stream.into_std().and_then(TcpStream::from_std).ok()?;
+                        }
                         let peer = identify(peer_check, peer, stream.local_addr().ok()).await;
                         match tls {
                             None => serve_connection(stream, http, peer, stop).await,
@@ -496,6 +509,8 @@ struct AcceptLimits {
     /// One permit per open connection.
     permits: Arc<Semaphore>,
     tasks: TaskTracker,
+    /// The threads for the connections; the main one if absent.
+    threads: Option<Arc<ConnectionThreads>>,
     /// Ends the loop.
     paused: CancellationToken,
     /// Tells the connections to finish.
@@ -534,6 +549,8 @@ where
                 let permits = (permit, connection_permit);
                 let connection = serve(stream, limits.stop.clone());
                 let tasks = limits.tasks.clone();
+                let runtime = limits.threads.as_ref().and_then(|threads| threads.pick());
+                let _spawn_there = runtime.as_ref().map(Handle::enter);
                 limits.tasks.spawn_boxed(async move {
                     if let Some(stream) = connection.await {
                         // A task never shrinks, so a long-lived stream moves to a small task of its own.

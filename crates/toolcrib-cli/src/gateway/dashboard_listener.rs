@@ -37,7 +37,7 @@ impl Gateway {
         let connections = self.connections.clone();
         let http = self.http.clone();
         let acceptor_http = self.http.clone();
-        let limits = self.accept_limits(MAX_CONNECTIONS);
+        let limits = self.accept_limits(MAX_CONNECTIONS, None);
         let serve = move |accepted: AcceptedTcp, stop: CancellationToken| {
             let http = http.clone();
             async move {
