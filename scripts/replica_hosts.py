@@ -111,12 +111,16 @@ class Store:
         self.hosts = [Host(11), Host(12)]
         self.nodes, self.sentinels = [], []
         for number, host in enumerate(self.hosts):
-            standby = ["--replicaof", self.hosts[0].address, str(STORE_PORT)] if number else []
             data = folder / f"store{number}"
             data.mkdir()
-            command = [self.program, "--port", str(STORE_PORT), "--protected-mode", "no", "--dir", str(data), "--save", "",
-                       "--appendonly", "yes", "--appendfsync", "everysec", *standby]
-            self.nodes.append(Program(host.inside(*command), folder / f"store{number}.log"))
+            # A file, so that the sentinels can record there which node is the primary.
+            config = folder / f"store{number}.conf"
+            standby = f"replicaof {self.hosts[0].address} {STORE_PORT}\n" if number else ""
+            config.write_text(
+                f'port {STORE_PORT}\nprotected-mode no\ndir {data}\nsave ""\nappendonly yes\nappendfsync everysec\n'
+                f"repl-diskless-sync-delay 0\n{standby}"
+            )
+            self.nodes.append(Program(host.inside(self.program, str(config)), folder / f"store{number}.log"))
         for number, host in enumerate([*self.hosts, None]):
             config = folder / f"sentinel{number}.conf"
             config.write_text(
