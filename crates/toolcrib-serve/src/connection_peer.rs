@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use toolcrib::config::CertificateNames;
+use toolcrib::model::trace_context::NetworkTransport;
 
 /// The listener a connection was accepted on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +50,15 @@ impl ConnectionPeer {
     #[must_use]
     pub fn with_tls(self, certificate: Option<CertificateNames>) -> Self {
         Self { certificate: certificate.map(Arc::new), is_tls: true, ..self }
+    }
+
+    /// Returns how messages are carried.
+    pub(crate) fn transport(&self) -> NetworkTransport {
+        match self.entrypoint {
+            Entrypoint::Tcp | Entrypoint::Dashboard => NetworkTransport::Tcp,
+            Entrypoint::OtherUser if self.address.is_some() => NetworkTransport::Tcp,
+            Entrypoint::Socket | Entrypoint::OtherUser => NetworkTransport::Unix,
+        }
     }
 
     /// Returns the listener that the connection was accepted on.
