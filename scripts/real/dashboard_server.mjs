@@ -2,6 +2,7 @@
 //
 //   node dashboard_server.mjs studio            a picture, a description full of markup, a tool that needs approval
 //   node dashboard_server.mjs changing FILE     a tool whose definition is the text of FILE
+//   node dashboard_server.mjs busy              a tool that answers immediately and writes no log
 //   node dashboard_server.mjs crashing          exits after a line on stderr
 
 import { readFileSync } from "node:fs";
@@ -33,6 +34,9 @@ const roles = {
         wait: { description: "Waits for some milliseconds", inputSchema: schema({ ms: { type: "number" } }), run: ({ ms }) => new Promise((resolve) => setTimeout(() => resolve(text("waited")), ms)) },
         fail: { description: "Reports an error", inputSchema: schema({}), run: () => ({ ...text("it failed"), isError: true }) },
     },
+    busy: {
+        echo: { description: "Answers", inputSchema: schema({}), run: () => text("done") },
+    },
     changing: {
         report: { description: file ? readFileSync(file, "utf8") : "", inputSchema: schema({}), run: () => text("done") },
     },
@@ -48,7 +52,7 @@ async function answer({ method, params }) {
         return { tools: Object.entries(tools).map(([name, { run, ...definition }]) => ({ name, ...definition })) };
     }
     if (method === "tools/call" && tools[params.name]) {
-        console.error(`called ${params.name}`);
+        if (role !== "busy") console.error(`called ${params.name}`);
         return tools[params.name].run(params.arguments ?? {});
     }
     throw { code: -32601, message: `unknown method ${method}` };

@@ -21,6 +21,7 @@ use std::time::Duration;
 use hyper::{Method, StatusCode};
 use serde_json::{Map, Value, json};
 use tokio::time::timeout;
+use toolcrib::oauth::LoginState;
 use toolcrib::util::clock::wall_time;
 use toolcrib::util::encoding;
 use toolcrib::util::format::format_timestamp;
@@ -35,7 +36,7 @@ use self::errors::{error_reply, failure_reply, forbidden_reply};
 use self::recorded_action::RecordedAction;
 use crate::environment::digest_value;
 use crate::gateway::GatewayHandle;
-use crate::report::server::ServerReport;
+use crate::report::server::{ServerReport, to_short_json};
 use crate::report::status::{ClientCostReport, GatewayReport, LimitReport, StoreReport};
 use crate::report::tools::{FailureReport, ToolLookupReport, ToolReport};
 use crate::report::{LogLineReport, Report as _};
@@ -121,7 +122,7 @@ impl Admin {
         match segments.as_slice() {
             ["healthz"] if get => AdminReply::ok(json!({"status": "ok"})),
             ["readyz"] if get => self.readiness(),
-            ["api", "v1", "status"] if get => AdminReply::ok(self.status(query).await.to_json()),
+            ["api", "v1", "status"] if get => AdminReply::ok(self.status(query).await),
             ["api", "v1", "gateway"] if get => AdminReply::ok(self.gateway_info(&request)),
             ["api", "v1", "tools"] if get => AdminReply::ok(self.tools(caller, query).await),
             ["api", "v1", "reload"] if post => self.reload_reply().await,
@@ -194,31 +195,44 @@ impl Admin {
         tokio::task::spawn_blocking(move || crib.status()).await.unwrap_or_default()
     }
 
-    /// Returns the status of the gateway; with `brief=1`, without the stderr and the instances of servers.
-    async fn status(&self, query: Option<&str>) -> GatewayReport {
+    /// Returns the status of the gateway; with `brief=1`, without the stderr and the instances of servers; with `short=1`, in addition
+    /// without members of servers that have no value.
+    async fn status(&self, query: Option<&str>) -> Value {
         let revision = self.crib().catalog().revision();
         let mut servers = self.server_statuses().await;
-        if query_value(query, "brief").as_deref() == Some("1") {
+        let is_set = |name| query_value(query, name).as_deref() == Some("1");
+        let is_short = is_set("short");
+        if is_short || is_set("brief") {
             for server in &mut servers {
                 server.stderr_tail.clear();
                 server.instances.clear();
             }
         }
-        GatewayReport {
+        let reported = if is_short { &[] } else { &*servers };
+        let report = GatewayReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id().into(),
             uptime: self.gateway.uptime().as_secs_f64(),
             config: self.gateway.config_report(),
-            servers: servers.iter().map(|status| self.report(status, revision)).collect(),
+            servers: reported.iter().map(|status| self.report(status, revision)).collect(),
             quota: self.crib().limit_status().await.iter().map(LimitReport::new).collect(),
             clients: self.gateway.service().client_list_costs().iter().map(ClientCostReport::new).collect(),
             store: self.gateway.store_status().as_ref().map(StoreReport::new),
+        };
+        let mut json = report.to_json();
+        if is_short {
+            json["servers"] =
+                servers.iter().map(|status| to_short_json(status, self.login_state(status))).collect();
         }
+        json
+    }
+
+    fn login_state(&self, status: &ServerStatus) -> Option<LoginState> {
+        self.crib().login(&status.server).map(|login| login.state(wall_time()))
     }
 
     fn report(&self, status: &ServerStatus, revision: u64) -> ServerReport {
-        let login = self.crib().login(&status.server).map(|login| login.state(wall_time()));
-        ServerReport::new(status, login, revision)
+        ServerReport::new(status, self.login_state(status), revision)
     }
 
     async fn server(&self, name: &str) -> AdminReply {

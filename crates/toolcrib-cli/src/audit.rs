@@ -151,9 +151,10 @@ impl Audit {
             CallEnd::Failed(ErrorKind::Denied) => Decision::Denied,
             _ => Decision::Allowed,
         };
+        let at = clock::wall_time();
         self.shared.push(&CallRecord {
-            id: CallId::from_number(next_time_id()),
-            at: clock::wall_time(),
+            id: CallId::from_number(next_time_id(at)),
+            at,
             caller: (*caller).clone(),
             client: CallClient { key: 0, name: None, era: Era::Session },
             method: (*method).into(),

@@ -31,7 +31,7 @@ use toolcrib::util::clock::wall_time;
 use toolcrib::util::format::parse_timestamp;
 use toolcrib::util::locks::IgnorePoison as _;
 use toolcrib::util::tasks::SpawnBoxed as _;
-use toolcrib::util::time_id::to_time_id;
+use toolcrib::util::time_id::{start_of_millisecond, to_time_id};
 use toolcrib::{CallId, Event, FailureClass, Observer, ServerId};
 
 pub(crate) use self::events::EventFilter;
@@ -352,13 +352,13 @@ impl HistoryInner {
     fn push_call(&self, record: &CallRecord) {
         let arguments = record.arguments.as_ref().map(|raw| redact_arguments(raw)).unwrap_or_default();
         let mut queue = self.queue();
-        let seq = queue.next_position(record.at);
+        let seq = queue.next_position(start_of_millisecond(record.id.number()));
         self.add(&mut queue, |out| write_call(out, seq, record, &arguments));
     }
 
     fn push_event(&self, event: EventEntry<'_>) {
         let mut queue = self.queue();
-        let seq = queue.next_position(wall_time());
+        let seq = queue.next_position(to_time_id(wall_time()));
         self.add(&mut queue, |out| write_event(out, &EventEntry { seq, ..event }));
     }
 
@@ -479,9 +479,9 @@ impl HistoryInner {
 }
 
 impl HistoryQueue {
-    /// Returns the position of a record. Positions grow even if the clock is set back.
-    fn next_position(&mut self, at: SystemTime) -> u64 {
-        self.last = to_time_id(at).max(self.last + 1);
+    /// Returns the position of a record with this time. Positions grow even if the clock is set back.
+    fn next_position(&mut self, time: u64) -> u64 {
+        self.last = time.max(self.last + 1);
         self.last
     }
 }

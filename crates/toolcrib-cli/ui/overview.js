@@ -1,17 +1,18 @@
 // The overview: totals, what needs attention, and how calls flow from clients over the gateway to servers.
 
-import { html } from "./vendor/preact.js";
+import { html, useState } from "./vendor/preact.js";
 import { get } from "./api.js";
 import { bytes, count, duration, millis, rate, visible } from "./format.js";
 import { Heading, Sparkline, Table, useLatest } from "./parts.js";
-import { attention, samplesOf, status } from "./store.js";
+import { attention, pauseAfter, samplesOf, status, whenVisible } from "./store.js";
 
 /** Servers and clients that the drawing shows; the busiest come first. */
 const MAX_NODES = 14;
 /** Tools in the list of the busiest. */
 const MAX_TOOLS = 8;
-/** Time between two readings of statistics and clients. */
+/** Time between two readings of statistics and of clients, which take longer the more calls are recorded. */
 const INTERVAL = 10_000;
+const MAX_INTERVAL = 120_000;
 
 const sum = (servers, member) => servers.reduce((total, server) => total + (server[member] ?? 0), 0);
 const last = (name) => samplesOf(name).at(-1) ?? { calls: 0, errors: 0 };
@@ -115,11 +116,24 @@ function Busiest({ stats }) {
   </section>`;
 }
 
+/** Reads a path again and again while the page is visible, and returns the last value. */
+function useRepeated(path) {
+  const [turn, setTurn] = useState(0);
+  return useLatest(turn, async (abort) => {
+    const started = performance.now();
+    try {
+      return await get(path, abort);
+    } finally {
+      const pause = pauseAfter(performance.now() - started, INTERVAL, MAX_INTERVAL);
+      setTimeout(() => whenVisible().then(() => abort.aborted || setTurn(turn + 1)), pause);
+    }
+  });
+}
+
 export function Overview() {
   const servers = status.value?.servers ?? [];
-  const turn = Math.floor(Date.now() / INTERVAL);
-  const clients = useLatest(turn, (abort) => get("/api/v1/clients", abort));
-  const stats = useLatest(turn, (abort) => get("/api/v1/stats?since=15m&step=15s", abort));
+  const clients = useRepeated("/api/v1/clients");
+  const stats = useRepeated("/api/v1/stats?since=15m&step=15s");
   const names = [...new Set((clients.value?.clients ?? []).map((client) => client.name ?? client.caller))];
   return html`<${Heading} title="Overview" />
     <${Totals} servers=${servers} stats=${stats.value} />

@@ -21,11 +21,36 @@ const samples = new Map();
 /** Samples that are kept, and the events. */
 const MAX_SAMPLES = 60;
 const MAX_EVENTS = 500;
-/** Servers from which on the status is read less often, because reading it costs more. */
-const MANY_SERVERS = 200;
+/** The status is read every second, or less often if it takes long, so that the page costs the gateway little. */
+const INTERVAL = 1000;
+const MAX_INTERVAL = 10_000;
+/** Events cause a reading of the status after this part of the interval. */
+const EVENT_SHARE = 0.1;
+/** Members of a server that the gateway leaves out if they have these values. */
+const NO_VALUES = {
+  calls: 0,
+  errors: 0,
+  in_flight: 0,
+  restarts: 0,
+  restarts_left: 0,
+  instances: 0,
+  cache_hits: 0,
+  cache_misses: 0,
+  ejected: false,
+  login: "none",
+  unapproved: [],
+  problems: [],
+  listing_errors: [],
+};
 
 let previous = null;
 let requested = null;
+/** How long the status should not be read again after the last time. */
+let interval = INTERVAL;
+let finished = 0;
+
+/** Returns the time until a request that took `time` may be repeated: the gateway works for it for less than 1 % of the time. */
+export const pauseAfter = (time, least, most) => Math.min(Math.max(time * 150, least), most);
 
 /** Returns the samples of a server, or of all servers without a name. */
 export const samplesOf = (server = "") => samples.get(server) ?? [];
@@ -65,7 +90,11 @@ function record(next) {
 export function refresh() {
   requested ??= (async () => {
     try {
-      const next = await get("/api/v1/status?brief=1");
+      const started = performance.now();
+      const next = await get("/api/v1/status?short=1");
+      finished = performance.now();
+      interval = pauseAfter(finished - started, INTERVAL, MAX_INTERVAL);
+      next.servers = next.servers.map((server) => ({ ...NO_VALUES, ...server }));
       record(next);
       status.value = next;
       problem.value = null;
@@ -86,7 +115,7 @@ async function refreshApprovals() {
 }
 
 /** Resolves when the page is visible. */
-function whenVisible() {
+export function whenVisible() {
   if (!document.hidden) return Promise.resolve();
   return new Promise((resolve) => document.addEventListener("visibilitychange", resolve, { once: true }));
 }
@@ -99,19 +128,27 @@ export async function watch(abort) {
   document.addEventListener("visibilitychange", () => document.hidden || refresh(), { signal: abort });
   while (!abort.aborted) {
     if (!document.hidden) await refresh();
-    await sleep((status.value?.servers.length ?? 0) > MANY_SERVERS ? 5000 : 1000);
+    await sleep(interval);
   }
 }
 
 async function followEvents(abort) {
   let waiting = [];
   let timer = null;
+  let refreshing = null;
+  const refreshSoon = () => {
+    const wait = finished + interval * EVENT_SHARE - performance.now();
+    refreshing ??= setTimeout(() => {
+      refreshing = null;
+      refresh();
+    }, Math.max(wait, 0));
+  };
   const flush = () => {
     timer = null;
     events.value = [...waiting.reverse(), ...events.value].slice(0, MAX_EVENTS);
     const changes = waiting.some((event) => event.kind !== "call");
     waiting = [];
-    if (changes && !document.hidden && session.value.admin) refresh();
+    if (changes && !document.hidden && session.value.admin) refreshSoon();
   };
   const onEvent = (event) => {
     waiting.push(event);

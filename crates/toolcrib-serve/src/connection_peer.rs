@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use toolcrib::config::CertificateNames;
+use toolcrib::model::trace_context::NetworkTransport;
 
 /// The listener a connection was accepted on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +57,15 @@ impl ConnectionPeer {
     /// Returns whether it is on another machine.
     pub(crate) fn is_remote(&self) -> bool {
         self.address.is_some_and(|address| !address.to_canonical().is_loopback())
+    }
+
+    /// Returns how messages are carried.
+    pub(crate) fn transport(&self) -> NetworkTransport {
+        match self.entrypoint {
+            Entrypoint::Tcp | Entrypoint::Dashboard => NetworkTransport::Tcp,
+            Entrypoint::OtherUser if self.address.is_some() => NetworkTransport::Tcp,
+            Entrypoint::Socket | Entrypoint::OtherUser => NetworkTransport::Unix,
+        }
     }
 
     /// Returns the listener that the connection was accepted on.

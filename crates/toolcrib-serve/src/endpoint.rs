@@ -117,10 +117,11 @@ pub(crate) async fn respond(
         }
         _ => find_scope(conn, request.uri(), request.headers()).await,
     };
-    let scope = match found {
+    let mut scope = match found {
         Ok(scope) => scope,
         Err(response) => return *response,
     };
+    scope.transport = Some(conn.peer.transport());
     if *request.method() == Method::POST {
         return post(conn, scope, request).await;
     }

@@ -30,6 +30,7 @@ use bytes::Bytes;
 use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
+use toolcrib::model::trace_context::NetworkTransport;
 use toolcrib::protocol::era::client::{self, RequestMeta};
 use toolcrib::protocol::era::{IMPLEMENTATION, adapt_response_for_client, shorten_server_info};
 use toolcrib::protocol::json::object::Object;
@@ -93,6 +94,8 @@ pub(crate) struct EndpointScope {
     pub(crate) access: Arc<AuthenticatedCaller>,
     /// The name of the client program, once it is known.
     pub(crate) client_name: Option<Arc<str>>,
+    /// How the client is connected, if it is known.
+    pub(crate) transport: Option<NetworkTransport>,
 }
 
 /// The same caller with another profile is another scope.
@@ -116,7 +119,7 @@ impl EndpointScope {
 
     /// Returns the scope of a caller at the endpoint for all servers.
     pub(crate) fn all(access: Arc<AuthenticatedCaller>) -> Self {
-        Self { view: CatalogScope::All, access, client_name: None }
+        Self { view: CatalogScope::All, access, client_name: None, transport: None }
     }
 
     /// Returns the scope of a caller that needs no authentication, at the endpoint for all servers.
@@ -186,6 +189,7 @@ impl RequestContext {
     fn complete(self, mut call: Call) -> Call {
         call.set_origin(self.scope.caller().clone(), self.client, self.client_context, self.updates);
         call.set_client_name(self.scope.client_name);
+        call.set_client_transport(self.scope.transport);
         call
     }
 }

@@ -168,6 +168,7 @@ impl Sessions {
 
     /// Adds a session, unless there is one with this id.
     fn insert(&self, id: String, session: Session) -> Option<NewSession> {
+        session.client.set_session_id(&id);
         let mut state = self.state();
         if state.sessions.contains_key(&id) {
             return Some(NewSession { id, needs_expiry_task: false });

@@ -13,6 +13,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use toolcrib::model::trace_context::NetworkTransport;
 use toolcrib::protocol::era::client::{
     self, CANCELLED, DeclaredEra, INITIALIZE, LISTEN, PING, PROGRESS, ROOTS_CHANGED, RequestMeta,
     RequestMetaReader,
@@ -121,7 +122,7 @@ pub async fn serve_pipe<R, W>(
     let (session, session_changes) = watch::channel(None);
     let tasks = TaskTracker::new();
     let mut writing = tasks.spawn_boxed(receiver.write(writer));
-    let scope = EndpointScope::trusted(caller);
+    let scope = EndpointScope { transport: Some(NetworkTransport::Pipe), ..EndpointScope::trusted(caller) };
     let notifying = tasks.spawn_boxed(notify_sessions(service.clone(), session_changes, out.clone()));
     let pipe = PipeClient {
         handle: service.connect_client(),

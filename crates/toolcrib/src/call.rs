@@ -27,6 +27,7 @@ use crate::call::updates::{CallUpdate, UpdateSink};
 use crate::model::caller::Caller;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::selector::Selector;
+use crate::model::trace_context::NetworkTransport;
 use crate::protocol::era::capabilities::Client;
 use crate::protocol::era::{extensions, meta};
 use crate::protocol::json::object::{self, Object};
@@ -76,6 +77,8 @@ pub struct Call {
     pub(crate) client: Client,
     /// The name of the client program, if it is known.
     pub(crate) client_name: Option<Arc<str>>,
+    /// How the client is connected, if it is known.
+    pub(crate) client_transport: Option<NetworkTransport>,
     /// Receives everything that arrives before the outcome.
     pub(crate) update_sink: Option<Arc<dyn UpdateSink>>,
     /// Whether it is a notification, which has no response.
@@ -132,6 +135,7 @@ impl Call {
             id: None,
             client: Client::without_capabilities(),
             client_name: None,
+            client_transport: None,
             update_sink: None,
             is_notification: false,
             dispatched: false,
@@ -269,6 +273,11 @@ impl Call {
     /// Sets the name of the client program, for records of the call.
     pub fn set_client_name(&mut self, name: Option<Arc<str>>) {
         self.client_name = name;
+    }
+
+    /// Sets how the client is connected, for the spans of the call.
+    pub fn set_client_transport(&mut self, transport: Option<NetworkTransport>) {
+        self.client_transport = transport;
     }
 
     /// Sends a call of an unknown name to the server that the name refers to, so that the client gets the server's own

@@ -223,7 +223,7 @@ pub use crate::model::pin_status::{PinDifference, PinStatus, PinnedKind, ToolPin
 pub use crate::model::selector::Selector;
 pub use crate::model::status::{InstanceStatus, LastError, ListingError, ServerState, ServerStatus};
 pub use crate::model::target::Target;
-pub use crate::model::trace_context::{CallSpans, TraceContext};
+pub use crate::model::trace_context::{CallSpans, NetworkTransport, TraceContext};
 pub use crate::observer::Observer;
 pub use crate::pipeline::subscription::Subscription;
 pub use crate::process::run_shim;

@@ -7,14 +7,12 @@ pub(crate) mod log_sink;
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use bytes::Bytes;
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
 use crate::call::Call;
-use crate::call::trace::CallFacts;
 use crate::call::trace::CallTrace;
 use crate::call::trace_meta;
 use crate::model::call_id::CallId;
@@ -139,7 +137,9 @@ impl Observers {
     fn start_spans(&self, call: &mut Call) -> Option<Arc<CallSpans>> {
         let tracer = self.tracer.as_ref()?;
         let parent = trace_meta::read(&call.params);
-        let spans = panics::contain(ROLE, || tracer.start_spans(parent))??;
+        let mut spans = panics::contain(ROLE, || tracer.start_spans(parent))??;
+        spans.session = call.client_context.as_ref().and_then(|context| context.session_id());
+        spans.client_transport = call.client_transport;
         trace_meta::write(&mut call.params, &spans.outgoing());
         Some(Arc::new(spans))
     }
@@ -169,30 +169,30 @@ impl Observers {
         self.events.close();
     }
 
+    /// Returns whether calls are recorded. An observer that panics counts as enabled.
     fn has_any(&self) -> bool {
-        self.enabled().next().is_some() || self.events.has_receivers()
-    }
-
-    /// Returns the enabled observers. One that panics counts as enabled.
-    fn enabled(&self) -> impl Iterator<Item = &Arc<dyn Observer>> {
-        let is_enabled = |observer: &&Arc<dyn Observer>| panics::contain(ROLE, || observer.is_enabled());
-        self.observers.iter().filter(move |observer| is_enabled(observer).unwrap_or(true))
+        let is_enabled = || self.observers.iter().any(|observer| observer.is_enabled());
+        panics::contain(ROLE, is_enabled).unwrap_or(true) || self.events.has_receivers()
     }
 
     /// Returns the first error of an observer that cannot record calls now. One that panics cannot.
     fn check_ready(&self) -> Result<(), Error> {
         let panicked = || Err(Error::new(ErrorKind::Unrecorded, "an observer panicked"));
-        self.observers.iter().try_for_each(|observer| {
-            panics::contain(ROLE, || observer.check_ready()).unwrap_or_else(panicked)
-        })
+        let check = || self.observers.iter().try_for_each(|observer| observer.check_ready());
+        panics::contain(ROLE, check).unwrap_or_else(panicked)
     }
 
-    /// Delivers a record. Only observers that want the arguments get them; events never contain them.
-    fn report(&self, mut record: CallRecord, arguments: Option<&Bytes>) {
-        for observer in self.enabled() {
+    /// Delivers the record of a call. Only observers that want the arguments get them; events never contain them.
+    fn report(&self, mut record: CallRecord, call: &Call) {
+        for observer in &*self.observers {
             panics::contain(ROLE, || {
-                record.arguments = arguments.filter(|_| observer.wants_arguments()).cloned();
-                observer.call_ended(&record);
+                if observer.is_enabled() {
+                    record.arguments = match observer.wants_arguments() {
+                        true => call.get_arguments().cloned(),
+                        false => None,
+                    };
+                    observer.call_ended(&record);
+                }
             });
         }
         if self.events.has_receivers() {
@@ -208,27 +208,29 @@ pub(crate) struct ObservedCall<'a> {
     observers: &'a Observers,
     /// When the call started; `None` if it is not recorded, or is recorded already.
     started: Option<Instant>,
-    /// Zero if the call is not recorded.
-    id: CallId,
+    /// The id that the error of the call has, if it failed.
+    id: Option<CallId>,
     spans: Option<Arc<CallSpans>>,
 }
 
 impl<'a> ObservedCall<'a> {
     pub(crate) fn new(mut call: Call, observers: &'a Observers) -> Self {
         let observed = observers.has_any();
-        let mut id = CallId::default();
         let mut spans = None;
         if observed {
             call.trace = CallTrace::enabled();
-            id = CallId::from_number(time_id::next_time_id());
             spans = observers.start_spans(&mut call);
         }
-        Self { call, observers, started: observed.then(Instant::now), id, spans }
+        Self { call, observers, started: observed.then(Instant::now), id: None, spans }
     }
 
     /// Adds the id of the call to its error, if the call is recorded.
-    pub(crate) fn name_call(&self, error: Error) -> Error {
-        if self.started.is_some() { error.with_call_id(self.id) } else { error }
+    pub(crate) fn name_call(&mut self, error: Error) -> Error {
+        if self.started.is_none() {
+            return error;
+        }
+        let id = *self.id.get_or_insert_with(|| new_call_id(clock::wall_time()));
+        error.with_call_id(id)
     }
 
     /// Returns the first error of an observer that cannot record calls now.
@@ -243,48 +245,51 @@ impl<'a> ObservedCall<'a> {
         }
     }
 
-    fn report(&self, started: Instant, outcome: Option<&Result<Outcome, Error>>) {
+    fn report(&mut self, started: Instant, outcome: Option<&Result<Outcome, Error>>) {
         let call = &self.call;
+        let Some(mut facts) = call.trace.facts() else { return };
         let now = Instant::now();
-        let mut facts = call.trace.facts();
         facts.end_attempt(now);
-        let CallFacts { target, decision, denial, cache, decided, timing, attempts, is_error, .. } = facts;
-        let answer = outcome.and_then(|outcome| outcome.as_ref().ok());
         let failure = outcome.and_then(|outcome| outcome.as_ref().err());
-        let decision = match failure {
-            Some(error) if error.kind() == ErrorKind::Denied => Decision::Denied,
-            _ if denial.is_some() => Decision::Denied,
-            _ => decision,
-        };
-        let (server, name) = match target {
-            Some(Target { server, name }) => (Some(server), name),
+        let is_denied =
+            facts.denial.is_some() || failure.is_some_and(|error| error.kind() == ErrorKind::Denied);
+        let (server, name) = match &facts.target {
+            Some(Target { server, name }) => (Some(server.clone()), name.clone()),
             None => (failure.and_then(Error::server).cloned(), call.name().into()),
         };
-        let policy = decided.map_or(Duration::ZERO, |decided| decided.saturating_duration_since(started));
         let duration = now.saturating_duration_since(started);
+        let policy =
+            facts.decided.map_or(Duration::ZERO, |decided| decided.saturating_duration_since(started));
+        // A call that was continued had its server for longer than itself.
+        let timing = CallTiming { policy, server: facts.timing.server.min(duration), ..facts.timing };
+        if let Some(spans) = self.spans.as_mut().and_then(Arc::get_mut) {
+            spans.server_transport = facts.server_transport;
+        }
+        let at = clock::wall_time();
         let record = CallRecord {
-            id: self.id,
-            at: clock::wall_time(),
+            id: self.id.unwrap_or_else(|| new_call_id(at)),
+            at,
             caller: call.caller.clone(),
             client: CallClient { key: call.client.key, name: call.client_name.clone(), era: call.client.era },
             method: call.method.clone(),
             server,
             name,
-            decision,
-            denial,
-            cache,
+            decision: if is_denied { Decision::Denied } else { facts.decision },
+            denial: facts.denial.clone(),
+            cache: facts.cache,
             request_bytes: call.params.iter().map(|(_, value)| value.len()).sum(),
-            response_bytes: answer.map_or(0, |outcome| outcome.raw().len()),
-            end: outcome.map_or(CallEnd::Cancelled, |outcome| call_end(outcome, is_error)),
+            response_bytes: outcome.map_or(0, response_bytes),
+            end: outcome.map_or(CallEnd::Cancelled, |outcome| call_end(outcome, facts.is_error)),
             duration,
-            // A call that was continued had its server for longer than itself.
-            timing: CallTiming { policy, server: timing.server.min(duration), ..timing },
-            attempts,
+            timing,
+            attempts: facts.attempts,
             approval: failure.and_then(Error::approval_id).map(Arc::from),
             spans: self.spans.clone(),
             arguments: None,
         };
-        self.observers.report(record, call.get_arguments());
+        // Observers take locks of their own.
+        drop(facts);
+        self.observers.report(record, call);
     }
 }
 
@@ -294,6 +299,15 @@ impl Drop for ObservedCall<'_> {
             self.report(started, None);
         }
     }
+}
+
+/// Returns the id of a call that ends at `now`.
+fn new_call_id(now: SystemTime) -> CallId {
+    CallId::from_number(time_id::next_time_id(now))
+}
+
+fn response_bytes(outcome: &Result<Outcome, Error>) -> usize {
+    outcome.as_ref().map_or(0, |outcome| outcome.raw().len())
 }
 
 /// Returns the end of a call. `is_error` says whether the answer of the server is an error, if that is known.

@@ -30,6 +30,7 @@ use crate::model::error::{Error, ErrorKind};
 use crate::model::failure_class::Delivery;
 use crate::model::hint::Hint;
 use crate::model::outcome::Outcome;
+use crate::model::trace_context::NetworkTransport;
 use crate::process::ServerProcess;
 use crate::protocol::era::client::{DISCOVER, PING};
 use crate::protocol::era::handshake::HandshakeResult;
@@ -98,6 +99,15 @@ impl Connection {
         match &self.peer {
             Peer::Process(process) => Some(process.pid()),
             Peer::InProcess(..) | Peer::Remote => None,
+        }
+    }
+
+    /// Returns how messages are carried; `None` within this process.
+    pub(crate) fn transport(&self) -> Option<NetworkTransport> {
+        match &self.peer {
+            Peer::Process(_) => Some(NetworkTransport::Pipe),
+            Peer::InProcess(..) => None,
+            Peer::Remote => Some(NetworkTransport::Tcp),
         }
     }
 

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use toolcrib::CallId;
-use toolcrib::util::time_id::{time_of_id, to_time_id};
+use toolcrib::util::time_id::start_of_millisecond;
 
 use super::record::{CallEntry, CallOutcome, HistoryRecord, Records};
 use super::segments::{self, Segment};
@@ -77,10 +77,9 @@ pub(super) fn find_call(folder: &Path, id: CallId, caller: Option<&str>) -> io::
     Ok(None)
 }
 
-/// Returns the earliest position that a call can have. Its id begins with the time at which it started, and it is recorded when it
-/// ends.
+/// Returns the earliest position that a call can have. Its id begins with the time at which it ended, or in earlier versions started.
 fn earliest_position(id: CallId) -> u64 {
-    to_time_id(time_of_id(id.number()))
+    start_of_millisecond(id.number())
 }
 
 /// Returns the position of a call.

@@ -3,6 +3,8 @@
 //! A record is its length, its kind and its fields: numbers in LEB128, texts with their length. Readers skip kinds and trailing
 //! fields that they do not know. JSON lines would need three times the space and five times the instructions.
 
+use std::time::Duration;
+
 use toolcrib::access::expose::BYTES_PER_TOKEN;
 use toolcrib::model::event::{CacheUse, CallEnd, CallRecord, Decision};
 use toolcrib::util::format::format_timestamp;
@@ -19,6 +21,8 @@ const CALL: u8 = 1;
 const EVENT: u8 = 2;
 /// Bytes of the length before a record.
 const LENGTH_BYTES: usize = 4;
+/// Longest form of a number, in bytes.
+const MAX_NUMBER_BYTES: usize = 10;
 /// Longest name, in bytes.
 const MAX_NAME: usize = 1 << 10;
 /// Longest message of an event and longest arguments of a call, in bytes.
@@ -204,7 +208,6 @@ pub(crate) fn to_millis(micros: u64) -> f64 {
 
 /// Appends the record of a call.
 pub(super) fn write_call(out: &mut Vec<u8>, seq: u64, record: &CallRecord, arguments: &str) {
-    let micros = |duration: std::time::Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
     let is_uri = record.method.starts_with("resources/");
     let timing = &record.timing;
     let numbers = [
@@ -231,51 +234,74 @@ pub(super) fn write_call(out: &mut Vec<u8>, seq: u64, record: &CallRecord, argum
         record.denial.as_ref().map_or("", |denial| &denial.rule),
         record.cache.map_or("", CacheUse::name),
     ];
-    let start = begin(out, CALL);
-    numbers.into_iter().for_each(|number| write_number(out, number));
-    texts.into_iter().for_each(|text| write_text(out, text, MAX_NAME));
-    write_text(out, arguments, MAX_TEXT);
-    finish(out, start);
+    write_record(out, CALL, &numbers, &texts, arguments);
 }
 
 /// Appends the record of an event.
 pub(super) fn write_event(out: &mut Vec<u8>, event: &EventEntry<'_>) {
-    let start = begin(out, EVENT);
-    write_number(out, event.seq);
-    write_number(out, event.call);
-    for name in [event.kind, event.server, event.caller] {
-        write_text(out, name, MAX_NAME);
-    }
-    write_text(out, event.message, MAX_TEXT);
-    finish(out, start);
+    let names = [event.kind, event.server, event.caller];
+    write_record(out, EVENT, &[event.seq, event.call], &names, event.message);
 }
 
-/// Begins a record, and returns where its length has to be written.
-fn begin(out: &mut Vec<u8>, kind: u8) -> usize {
+/// Returns a duration in microseconds. `Duration::as_micros` would compute with 128 bits.
+fn micros(duration: Duration) -> u64 {
+    duration.as_secs().saturating_mul(1_000_000).saturating_add(duration.subsec_micros().into())
+}
+
+/// Appends a record. Texts that are too long are cut off.
+#[inline]
+fn write_record(out: &mut Vec<u8>, kind: u8, numbers: &[u64], names: &[&str], text: &str) {
     let start = out.len();
-    out.extend_from_slice(&[0, 0, 0, 0, kind]);
-    start
+    let name_bytes: usize = names.iter().map(|name| name.len().min(MAX_NAME) + MAX_NUMBER_BYTES).sum();
+    let text_bytes = text.len().min(MAX_TEXT) + MAX_NUMBER_BYTES;
+    let most_bytes = LENGTH_BYTES + 1 + numbers.len() * MAX_NUMBER_BYTES + name_bytes + text_bytes;
+    out.resize(start + most_bytes, 0);
+    let mut fields = FieldWriter { bytes: &mut out[start..], length: LENGTH_BYTES };
+    fields.write_byte(kind);
+    numbers.iter().for_each(|number| fields.write_number(*number));
+    names.iter().for_each(|name| fields.write_text(name, MAX_NAME));
+    fields.write_text(text, MAX_TEXT);
+    let length = fields.length;
+    let body = u32::try_from(length - LENGTH_BYTES).unwrap_or(u32::MAX);
+    out[start..start + LENGTH_BYTES].copy_from_slice(&body.to_le_bytes());
+    out.truncate(start + length);
 }
 
-fn finish(out: &mut [u8], start: usize) {
-    let length = u32::try_from(out.len() - start - LENGTH_BYTES).unwrap_or(u32::MAX);
-    out[start..start + LENGTH_BYTES].copy_from_slice(&length.to_le_bytes());
+/// Writes the fields of a record into bytes that have room for all of them.
+struct FieldWriter<'a> {
+    bytes: &'a mut [u8],
+    /// The number of bytes that are written.
+    length: usize,
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "writes the lowest seven bits")]
-fn write_number(out: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        out.push(number as u8 | 0x80);
-        number >>= 7;
+impl FieldWriter<'_> {
+    #[inline]
+    fn write_byte(&mut self, byte: u8) {
+        self.bytes[self.length] = byte;
+        self.length += 1;
     }
-    out.push(number as u8);
-}
 
-/// Appends a text, which is cut off if it is too long.
-fn write_text(out: &mut Vec<u8>, text: &str, max: usize) {
-    let text = if text.len() <= max { text } else { &text[..text.floor_char_boundary(max)] };
-    write_number(out, text.len() as u64);
-    out.extend_from_slice(text.as_bytes());
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "writes the lowest seven bits")]
+    fn write_number(&mut self, mut number: u64) {
+        while number >= 0x80 {
+            self.write_byte(number as u8 | 0x80);
+            number >>= 7;
+        }
+        self.write_byte(number as u8);
+    }
+
+    #[inline]
+    fn write_text(&mut self, text: &str, max: usize) {
+        let text = if text.len() <= max { text } else { &text[..text.floor_char_boundary(max)] };
+        self.write_number(text.len() as u64);
+        // Many texts are missing.
+        if !text.is_empty() {
+            let end = self.length + text.len();
+            self.bytes[self.length..end].copy_from_slice(text.as_bytes());
+            self.length = end;
+        }
+    }
 }
 
 /// Reads the fields of a record.
@@ -396,9 +422,7 @@ mod tests {
         let event =
             EventEntry { seq: 301, kind: "started", server: "git", message: &long, ..EventEntry::default() };
         write_event(&mut bytes, &event);
-        let unknown = begin(&mut bytes, 77);
-        bytes.extend_from_slice(b"later");
-        finish(&mut bytes, unknown);
+        write_record(&mut bytes, 77, &[1, u64::MAX], &["later"], "");
         let first_two = bytes.len();
         write_call(&mut bytes, 302, &call_record(&long), "");
         let records: Vec<HistoryRecord<'_>> = Records::new(&bytes).collect();

@@ -59,14 +59,8 @@ pub(super) fn compute(folder: &Path, query: &StatsQuery) -> io::Result<StatsRepo
 #[derive(Debug, Default)]
 pub(crate) struct ClientCalls {
     by_key: HashMap<u64, Vec<u64>>,
-    by_name: HashMap<ClientName, Vec<u64>>,
-}
-
-/// The name of a client and its caller.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-struct ClientName {
-    client: String,
-    caller: String,
+    /// By client, then by caller.
+    by_name: HashMap<String, HashMap<String, Vec<u64>>>,
 }
 
 impl ClientCalls {
@@ -77,12 +71,25 @@ impl ClientCalls {
         for segment in segments::list_from(folder, from)? {
             let bytes = segment.read()?;
             for call in Records::new(&bytes).filter_map(as_call).filter(|call| call.seq >= from) {
-                calls.by_key.entry(call.client_key).or_default().push(call.seq);
-                let name = ClientName { client: call.client.to_owned(), caller: call.caller.to_owned() };
-                calls.by_name.entry(name).or_default().push(call.seq);
+                calls.add(&call);
             }
         }
         Ok(calls)
+    }
+
+    fn add(&mut self, call: &CallEntry<'_>) {
+        self.by_key.entry(call.client_key).or_default().push(call.seq);
+        // A name is copied for its first call only.
+        let callers = match self.by_name.get_mut(call.client) {
+            Some(callers) => callers,
+            None => self.by_name.entry(call.client.to_owned()).or_default(),
+        };
+        match callers.get_mut(call.caller) {
+            Some(positions) => positions.push(call.seq),
+            None => {
+                callers.insert(call.caller.to_owned(), vec![call.seq]);
+            }
+        }
     }
 
     /// Returns the calls of a session since a time.
@@ -92,8 +99,8 @@ impl ClientCalls {
 
     /// Returns the calls of a stateless client since a time.
     pub(crate) fn count_by_name(&self, client: &str, caller: &str, since: SystemTime) -> u64 {
-        let name = ClientName { client: client.to_owned(), caller: caller.to_owned() };
-        count_from(self.by_name.get(&name), since)
+        let positions = self.by_name.get(client).and_then(|callers| callers.get(caller));
+        count_from(positions, since)
     }
 }
 

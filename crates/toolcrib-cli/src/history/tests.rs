@@ -13,9 +13,10 @@ use super::*;
 
 /// Returns the record of a call that ended now.
 pub(crate) fn call_record(name: &str) -> CallRecord {
+    let at = wall_time();
     CallRecord {
-        id: CallId::from_number(toolcrib::util::time_id::next_time_id()),
-        at: wall_time(),
+        id: CallId::from_number(toolcrib::util::time_id::next_time_id(at)),
+        at,
         caller: Caller::new("ci"),
         client: CallClient { key: 7, name: Some("ide".into()), era: Era::Session },
         method: "tools/call".into(),

@@ -70,17 +70,45 @@ impl ServerReport {
     pub(crate) fn new(status: &ServerStatus, login: Option<LoginState>, revision: u64) -> Self {
         let members = serde_json::to_value(status).unwrap_or_default();
         let mut report = Self { revision, ..Self::from_json(&members) };
-        report.login = match login {
-            Some(login) => login.as_str().to_owned(),
-            None if is_login_needed(status) => LoginState::Needed.as_str().to_owned(),
-            None => "none".to_owned(),
-        };
+        report.login = login_name(status, login).unwrap_or("none").to_owned();
         set_hint(&mut report.last_error, status);
         for (instance, report) in status.instances.iter().zip(&mut report.instances_list) {
             set_hint(&mut report.last_error, &instance.status);
         }
         report
     }
+}
+
+/// Returns the status of a server without members that are null, false, zero or empty. With many servers it is much smaller than a
+/// [`ServerReport`], and takes less time.
+pub(crate) fn to_short_json(status: &ServerStatus, login: Option<LoginState>) -> Value {
+    let mut report = serde_json::to_value(status).unwrap_or_default();
+    if let (Some(error), Value::Object(last_error)) = (&status.last_error, &mut report["last_error"]) {
+        last_error.insert("hint".to_owned(), hint_text(&error.hint).into());
+    }
+    if let Value::Object(members) = &mut report {
+        members.retain(|_, value| !is_empty(value));
+        members.extend(login_name(status, login).map(|login| ("login".to_owned(), login.into())));
+    }
+    report
+}
+
+/// Returns whether a member is left out of a short report.
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Bool(true) => false,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(members) => members.is_empty(),
+    }
+}
+
+/// Returns the state of the login to a server, if it has or needs one.
+fn login_name(status: &ServerStatus, login: Option<LoginState>) -> Option<&'static str> {
+    let needed = is_login_needed(status).then_some(LoginState::Needed);
+    login.or(needed).map(LoginState::as_str)
 }
 
 fn is_login_needed(status: &ServerStatus) -> bool {

@@ -20,7 +20,7 @@ pub(super) fn collect(table: &CallTable) -> Vec<MetricFamily> {
     );
     let waits =
         MetricFamily::histogram("toolcrib.queue.wait", "Time for which a call waited for a busy server.");
-    let by_server = |series: &CallSeries| to_labels(&[("toolcrib.server", &series.server)]);
+    let by_server = |series: &CallSeries| to_labels(&[("toolcrib.server", series.server())]);
     let mut families = vec![
         sum_histograms(whole, table, operation_labels, CallSeries::durations),
         sum_histograms(at_server, table, operation_labels, CallSeries::server_times),
@@ -40,8 +40,8 @@ fn operation_labels(series: &CallSeries) -> Vec<Label> {
     };
     to_labels(&[
         ("mcp.method.name", series.method),
-        (name, &series.name),
-        ("toolcrib.server", &series.server),
+        (name, series.name()),
+        ("toolcrib.server", series.server()),
         ("error.type", series.end.error_type().unwrap_or_default()),
     ])
 }
@@ -74,7 +74,7 @@ fn count_calls(table: &CallTable) -> MetricFamily {
             _ => "error",
         };
         let mut labels = operation_labels(series);
-        labels.extend(to_labels(&[("toolcrib.caller", &series.caller), ("toolcrib.outcome", outcome)]));
+        labels.extend(to_labels(&[("toolcrib.caller", series.caller()), ("toolcrib.outcome", outcome)]));
         let value = PointValue::Number(to_number(series.durations().count()));
         family.points.push(Point { labels, value, example: Some(series.last_call()) });
     }
@@ -105,8 +105,8 @@ fn count_refusals(table: &CallTable) -> MetricFamily {
     for series in table.series() {
         if let CallEnd::Failed(ErrorKind::OverQuota | ErrorKind::Overloaded) = series.end {
             let labels = to_labels(&[
-                ("toolcrib.server", &series.server),
-                ("toolcrib.caller", &series.caller),
+                ("toolcrib.server", series.server()),
+                ("toolcrib.caller", series.caller()),
                 ("error.type", series.end.name()),
             ]);
             *sums.entry(labels).or_default() += series.durations().count();

@@ -4,10 +4,10 @@
 //! are counted as `other`.
 
 use std::hash::{BuildHasher as _, RandomState};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use toolcrib::{CallEnd, CallId, CallRecord, Decision, ErrorKind, ServerId};
+use toolcrib::{CallEnd, CallId, CallRecord, Caller, Decision, ErrorKind, ServerId};
 
 use super::histogram::{Histogram, HistogramSnapshot};
 
@@ -20,6 +20,8 @@ const MAX_SERIES: usize = 2000;
 const MAX_SERVER_SERIES: usize = 3000;
 /// Slots of the table: a power of two, and more than it has series, so that searches are short.
 const SLOTS: usize = 4096;
+/// Remembered slots of earlier calls; a power of two.
+const RECENT_SLOTS: usize = 256;
 /// Slots that are searched for a series.
 const MAX_PROBES: usize = 64;
 
@@ -46,54 +48,82 @@ const METHODS: [&str; 16] = [
 /// The labels of a series, borrowed from a call.
 #[derive(Debug, Clone, Copy)]
 struct SeriesKey<'a> {
-    server: &'a str,
+    server: Option<&'a ServerId>,
     method: &'static str,
-    name: &'a str,
-    caller: &'a str,
+    name: Option<&'a Arc<str>>,
+    caller: &'a Caller,
     end: CallEnd,
 }
 
 impl<'a> SeriesKey<'a> {
     fn of_call(record: &'a CallRecord) -> Self {
-        let method = METHODS.iter().copied().find(|method| *method == record.method).unwrap_or(OTHER);
+        let method = match &*record.method {
+            // Nearly all calls are of this method.
+            "tools/call" => "tools/call",
+            other => METHODS.iter().copied().find(|method| *method == other).unwrap_or(OTHER),
+        };
         // Other names are URIs, or were made up by the caller.
         let is_named = matches!(method, "tools/call" | "prompts/get")
             && record.server.is_some()
             && record.end != CallEnd::Failed(ErrorKind::Unknown);
         Self {
-            server: record.server.as_ref().map_or("", ServerId::as_str),
+            server: record.server.as_ref(),
             method,
-            name: if is_named { &record.name } else { "" },
-            caller: record.caller.as_str(),
+            name: is_named.then_some(&record.name),
+            caller: &record.caller,
             end: record.end,
         }
+    }
+
+    fn server(&self) -> &'a str {
+        self.server.map_or("", ServerId::as_str)
+    }
+
+    fn name(&self) -> &'a str {
+        self.name.map_or("", |name| name)
     }
 
     /// Hashes the labels that differ most with FNV-1a, which is faster than `std`'s hasher for short texts. Calls that
     /// differ in their end or method only are in neighbouring slots.
     #[expect(clippy::cast_possible_truncation, reason = "the low bits select a slot")]
     fn hash(&self, seed: u64) -> usize {
-        let bytes = self.name.bytes().chain(self.server.bytes()).chain(self.caller.bytes());
+        let bytes = self.name().bytes().chain(self.server().bytes()).chain(self.caller.as_str().bytes());
         let hash = bytes.fold(seed, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
         (hash ^ (hash >> 32)) as usize
     }
 
+    /// Returns a number by which the slot of an earlier call is remembered: from the end of the name, and from the addresses of the
+    /// other texts, which are the same for all calls of a caller to a server.
+    fn quick_hash(&self) -> usize {
+        let name = self.name().as_bytes();
+        let end = match name.last_chunk() {
+            Some(last) => u64::from_ne_bytes(*last),
+            None => name.iter().fold(0, |end, byte| end << 8 | u64::from(*byte)),
+        };
+        let addresses = self.server().as_ptr().addr() ^ self.caller.as_str().as_ptr().addr();
+        let mixed = (end ^ addresses as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed >> 48) as usize
+    }
+
     /// Returns the key of all callers and names together.
-    fn without_details(self) -> Self {
-        let name = if self.name.is_empty() { "" } else { OTHER };
-        Self { name, caller: OTHER, ..self }
+    fn without_details(self, other: &'a OtherLabels) -> Self {
+        Self { name: self.name.map(|_| &other.name), caller: &other.caller, ..self }
     }
 }
 
-/// Counts of calls with the same labels.
+/// The labels of calls that are not told apart.
+struct OtherLabels {
+    name: Arc<str>,
+    caller: Caller,
+}
+
+/// Counts of calls with the same labels. The labels are those of its first call, which later calls usually share.
 #[derive(Debug)]
 pub(super) struct CallSeries {
-    /// The server; empty if none was found.
-    pub(super) server: Box<str>,
+    server: Option<ServerId>,
     pub(super) method: &'static str,
-    /// The name of the tool or prompt; empty for other methods.
-    pub(super) name: Box<str>,
-    pub(super) caller: Box<str>,
+    name: Option<Arc<str>>,
+    caller: Caller,
     pub(super) end: CallEnd,
     durations: Histogram,
     server_times: Histogram,
@@ -111,10 +141,10 @@ pub(super) const DECISIONS: [Decision; 4] =
 impl CallSeries {
     fn new(key: &SeriesKey<'_>) -> Self {
         Self {
-            server: key.server.into(),
+            server: key.server.cloned(),
             method: key.method,
-            name: key.name.into(),
-            caller: key.caller.into(),
+            name: key.name.cloned(),
+            caller: key.caller.clone(),
             end: key.end,
             durations: Histogram::default(),
             server_times: Histogram::default(),
@@ -128,10 +158,24 @@ impl CallSeries {
 
     fn has_key(&self, key: &SeriesKey<'_>) -> bool {
         self.end == key.end
-            && *self.name == *key.name
-            && *self.server == *key.server
-            && *self.caller == *key.caller
-            && self.method == key.method
+            && is_same(self.name(), key.name())
+            && is_same(self.server(), key.server())
+            && is_same(self.caller(), key.caller.as_str())
+            && is_same(self.method, key.method)
+    }
+
+    /// Returns the name of the server; empty if none was found.
+    pub(super) fn server(&self) -> &str {
+        self.server.as_ref().map_or("", ServerId::as_str)
+    }
+
+    /// Returns the name of the tool or prompt; empty for other methods.
+    pub(super) fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or_default()
+    }
+
+    pub(super) fn caller(&self) -> &str {
+        self.caller.as_str()
     }
 
     fn record(&self, record: &CallRecord) {
@@ -181,6 +225,11 @@ impl CallSeries {
     }
 }
 
+/// Compares two texts, which are usually at the same address.
+fn is_same(one: &str, other: &str) -> bool {
+    std::ptr::eq(one, other) || one == other
+}
+
 /// A slot of the table; once it has a series, it keeps it.
 type SeriesSlot = OnceLock<Box<CallSeries>>;
 
@@ -190,20 +239,32 @@ pub(super) struct CallTable {
     seed: u64,
     /// Allocated for the first call.
     slots: OnceLock<Box<[SeriesSlot]>>,
+    /// Slots of earlier calls by [`SeriesKey::quick_hash`].
+    recent: [AtomicUsize; RECENT_SLOTS],
     used: AtomicUsize,
+    other: OtherLabels,
     /// Calls whose servers are not told apart.
     rest: CallSeries,
 }
 
 impl Default for CallTable {
     fn default() -> Self {
-        let end = CallEnd::Done;
-        let rest = SeriesKey { server: OTHER, method: OTHER, name: OTHER, caller: OTHER, end };
+        let other = OtherLabels { name: OTHER.into(), caller: Caller::new(OTHER) };
+        let server: Option<ServerId> = OTHER.parse().ok();
+        let rest = CallSeries::new(&SeriesKey {
+            server: server.as_ref(),
+            method: OTHER,
+            name: Some(&other.name),
+            caller: &other.caller,
+            end: CallEnd::Done,
+        });
         Self {
             seed: RandomState::new().hash_one(SLOTS),
             slots: OnceLock::new(),
+            recent: [const { AtomicUsize::new(0) }; RECENT_SLOTS],
             used: AtomicUsize::new(0),
-            rest: CallSeries::new(&rest),
+            other,
+            rest,
         }
     }
 }
@@ -211,28 +272,43 @@ impl Default for CallTable {
 impl CallTable {
     pub(super) fn record(&self, record: &CallRecord) {
         let key = SeriesKey::of_call(record);
-        let series = self.find_or_add(&key, MAX_SERIES);
-        let series = series.or_else(|| self.find_or_add(&key.without_details(), MAX_SERVER_SERIES));
-        series.unwrap_or(&self.rest).record(record);
+        let recent = &self.recent[key.quick_hash() % RECENT_SLOTS];
+        let series = self.series_at(recent.load(Ordering::Relaxed)).filter(|series| series.has_key(&key));
+        series.unwrap_or_else(|| self.search(&key, recent)).record(record);
     }
 
-    /// Returns the series of a key, which is added while there are fewer than `limit`.
-    fn find_or_add(&self, key: &SeriesKey<'_>, limit: usize) -> Option<&CallSeries> {
+    /// Returns the series of a key, and remembers its slot.
+    #[cold]
+    fn search(&self, key: &SeriesKey<'_>, recent: &AtomicUsize) -> &CallSeries {
+        let slot = self.find_or_add(key, MAX_SERIES);
+        let slot = slot.or_else(|| self.find_or_add(&key.without_details(&self.other), MAX_SERVER_SERIES));
+        let Some(slot) = slot else { return &self.rest };
+        recent.store(slot, Ordering::Relaxed);
+        self.series_at(slot).unwrap_or(&self.rest)
+    }
+
+    /// Returns the series in a slot.
+    fn series_at(&self, slot: usize) -> Option<&CallSeries> {
+        self.slots.get()?.get(slot)?.get().map(|series| &**series)
+    }
+
+    /// Returns the slot of the series of a key, which is added while there are fewer than `limit`.
+    fn find_or_add(&self, key: &SeriesKey<'_>, limit: usize) -> Option<usize> {
         let slots = self.slots.get_or_init(|| std::iter::repeat_with(SeriesSlot::new).take(SLOTS).collect());
         let start = key.hash(self.seed);
         for step in 0..MAX_PROBES {
-            let slot = &slots[start.wrapping_add(step) % SLOTS];
-            let series = match slot.get() {
+            let slot = start.wrapping_add(step) % SLOTS;
+            let series = match slots[slot].get() {
                 Some(series) => series,
                 None if self.used.load(Ordering::Relaxed) >= limit => return None,
                 // Another call may add its own series here first.
-                None => slot.get_or_init(|| {
+                None => slots[slot].get_or_init(|| {
                     self.used.fetch_add(1, Ordering::Relaxed);
                     Box::new(CallSeries::new(key))
                 }),
             };
             if series.has_key(key) {
-                return Some(series);
+                return Some(slot);
             }
         }
         None
@@ -254,7 +330,7 @@ mod tests {
     use super::*;
 
     fn labels(series: &CallSeries) -> [&str; 5] {
-        [&series.server, series.method, &series.name, &series.caller, series.end.name()]
+        [series.server(), series.method, series.name(), series.caller(), series.end.name()]
     }
 
     #[test]

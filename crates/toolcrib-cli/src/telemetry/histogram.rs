@@ -24,7 +24,8 @@ pub(super) struct Histogram {
 
 impl Histogram {
     pub(super) fn record(&self, duration: Duration) {
-        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        let nanos =
+            duration.as_secs().saturating_mul(1_000_000_000).saturating_add(duration.subsec_nanos().into());
         // Most durations are short, so that a search from the start ends soon.
         let bucket = BOUNDS_MILLIS.iter().position(|millis| nanos <= millis * 1_000_000);
         self.counts[bucket.unwrap_or(BUCKETS - 1)].fetch_add(1, Ordering::Relaxed);

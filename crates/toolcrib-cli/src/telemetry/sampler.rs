@@ -91,7 +91,7 @@ impl SpanStarter {
         }
         let new_trace = || u128::from(self.ids.next()) << 64 | u128::from(random);
         let trace_id = parent.as_ref().map_or_else(new_trace, |parent| parent.trace_id);
-        Some(CallSpans { trace_id, parent, client_span: self.ids.next() })
+        Some(CallSpans::new(trace_id, parent, self.ids.next()))
     }
 }
 

@@ -100,6 +100,11 @@ impl SessionClientState {
         self.handle.key
     }
 
+    /// Sets the id of the session, for the spans of its calls.
+    pub(crate) fn set_session_id(&self, id: &str) {
+        self.client_context.set_session_id(id);
+    }
+
     /// Returns the capabilities that the client declared.
     pub(crate) fn capabilities(&self) -> &ClientCapabilities {
         &self.capabilities

@@ -1,6 +1,6 @@
 //! `ClientContext`: facts about a client that outlast a call. They select the instance of a server that a call uses.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -82,6 +82,8 @@ pub struct ClientContext {
     update_sink: Option<Arc<dyn UpdateSink>>,
     /// The project that the client was started in.
     project: Option<Project>,
+    /// The id of the client's session.
+    session_id: OnceLock<Arc<str>>,
     /// The client's answer to `roots/list`, which is requested once.
     roots: Mutex<Arc<OnceCell<Option<Project>>>>,
 }
@@ -119,6 +121,16 @@ impl ClientContext {
     pub fn project(mut self, project: Option<Project>) -> Self {
         self.project = project;
         self
+    }
+
+    /// Sets the id of the client's session, for the spans of its calls. The first one is kept.
+    pub fn set_session_id(&self, id: &str) {
+        self.session_id.get_or_init(|| id.into());
+    }
+
+    /// Returns the id of the client's session, if it has one.
+    pub(crate) fn session_id(&self) -> Option<Arc<str>> {
+        self.session_id.get().cloned()
     }
 
     /// Discards the client's roots, so that it is asked again when they are needed.

@@ -1,6 +1,6 @@
 //! Facts that are collected about a call while it runs.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use crate::model::denial::Denial;
 use crate::model::event::{CacheUse, CallTiming, Decision};
 use crate::model::target::Target;
+use crate::model::trace_context::NetworkTransport;
 use crate::util::locks::IgnorePoison as _;
 
 /// Facts about a call, as far as they are known.
@@ -25,6 +26,8 @@ pub(crate) struct CallFacts {
     pub(crate) attempts: u32,
     /// Whether the answer of the server is an error, if it was looked for.
     pub(crate) is_error: Option<bool>,
+    /// How the server is connected that has or had the call.
+    pub(crate) server_transport: Option<NetworkTransport>,
     /// The attempt in progress.
     attempt: Option<Attempt>,
 }
@@ -52,10 +55,21 @@ impl CallFacts {
 
     /// Records that the server answered or failed, if it had the call.
     pub(crate) fn end_attempt(&mut self, now: Instant) {
-        if let Some(Attempt { began, queue }) = self.attempt.take() {
-            self.timing.queue += queue;
-            self.timing.server += now.saturating_duration_since(began).saturating_sub(queue);
+        if let Some(attempt) = self.attempt.take() {
+            self.add_attempt(now.saturating_duration_since(attempt.began), attempt.queue);
         }
+    }
+
+    /// Like [`CallFacts::end_attempt`], for an attempt whose duration is known.
+    pub(crate) fn end_attempt_after(&mut self, duration: Duration) {
+        if let Some(attempt) = self.attempt.take() {
+            self.add_attempt(duration, attempt.queue);
+        }
+    }
+
+    fn add_attempt(&mut self, duration: Duration, queue: Duration) {
+        self.timing.queue += queue;
+        self.timing.server += duration.saturating_sub(queue);
     }
 }
 
@@ -77,14 +91,12 @@ impl CallTrace {
 
     /// Copies the facts of another call that this one continues.
     pub(crate) fn continue_from(&self, earlier: &Self) {
-        let facts = earlier.facts();
+        let facts = earlier.facts().map(|facts| facts.clone()).unwrap_or_default();
         self.record(|current| *current = facts);
     }
 
-    pub(crate) fn facts(&self) -> CallFacts {
-        match &self.0 {
-            Some(facts) => facts.lock().ignore_poison().clone(),
-            None => CallFacts::default(),
-        }
+    /// Returns the facts, if they are collected.
+    pub(crate) fn facts(&self) -> Option<MutexGuard<'_, CallFacts>> {
+        self.0.as_ref().map(|facts| facts.lock().ignore_poison())
     }
 }

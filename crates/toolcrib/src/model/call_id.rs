@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// The id of a call: 16 hexadecimal digits that begin with the time of its start.
+/// The id of a call: 16 hexadecimal digits that begin with the time of its end.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CallId(u64);
 

@@ -64,6 +64,29 @@ fn parse_hex(text: &str, digits: usize) -> Option<u128> {
     u128::from_str_radix(text, 16).ok().filter(|_| is_valid)
 }
 
+/// How messages are carried, by the values of the OpenTelemetry attribute `network.transport`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NetworkTransport {
+    /// The pipes of a process.
+    Pipe,
+    /// A TCP connection.
+    Tcp,
+    /// A Unix socket.
+    Unix,
+}
+
+impl NetworkTransport {
+    /// Returns the value of the attribute.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pipe => "pipe",
+            Self::Tcp => "tcp",
+            Self::Unix => "unix",
+        }
+    }
+}
+
 /// The spans of a call that is traced: one for the request of the client, whose id is that of the call, and one for the
 /// request to the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,9 +97,20 @@ pub struct CallSpans {
     pub parent: Option<TraceContext>,
     /// The id of the span of the request to the server.
     pub client_span: u64,
+    /// The id of the client's session, if it has one.
+    pub session: Option<Arc<str>>,
+    /// How the client is connected, if it is known.
+    pub client_transport: Option<NetworkTransport>,
+    /// How the server is connected, if the call was sent to one outside of the process.
+    pub server_transport: Option<NetworkTransport>,
 }
 
 impl CallSpans {
+    /// Creates the spans of a call about whose connections nothing is known.
+    pub fn new(trace_id: u128, parent: Option<TraceContext>, client_span: u64) -> Self {
+        Self { trace_id, parent, client_span, session: None, client_transport: None, server_transport: None }
+    }
+
     /// Returns the context that is passed on to the server.
     pub(crate) fn outgoing(&self) -> TraceContext {
         TraceContext {

@@ -132,16 +132,23 @@ impl Lease {
             pinned.check_call(&self.server.connection.server, call.method(), tool).await?;
         }
         self.in_flight_since = Some(began);
-        call.trace.record(|facts| facts.begin_attempt(if call.sent_late { Instant::now() } else { began }));
+        call.trace.record(|facts| {
+            facts.begin_attempt(if call.sent_late { Instant::now() } else { began });
+            facts.server_transport = self.server.connection.transport();
+        });
         let outcome = self.server.connection.call(call, tool, began).await;
         self.in_flight_since = None;
         let ended = Instant::now();
+        let duration = ended - began;
         let is_error = outcome.as_ref().map_or(true, Outcome::is_error);
         call.trace.record(|facts| {
-            facts.end_attempt(ended);
+            match call.sent_late {
+                true => facts.end_attempt(ended),
+                false => facts.end_attempt_after(duration),
+            }
             facts.is_error = Some(is_error);
         });
-        self.server.metrics.record_call(ended - began, is_error);
+        self.server.metrics.record_call(duration, is_error);
         match outcome {
             Ok(outcome) => {
                 self.health = Some(CallHealth::Healthy);

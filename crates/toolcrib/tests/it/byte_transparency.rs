@@ -8,7 +8,10 @@ use serde_json::json;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream};
 use toolcrib::protocol::json::object::Object;
 use toolcrib::protocol::jsonrpc::{ClientMessage, ResponsePayload, encode_response};
-use toolcrib::{Call, CallRecord, CallSpans, Crib, InProcess, Observer, ServerSpec, TraceContext};
+use toolcrib::{
+    Call, CallRecord, CallSpans, ClientContext, Crib, InProcess, NetworkTransport, Observer, ServerSpec,
+    TraceContext,
+};
 
 use crate::fake::FakeServer;
 use crate::support::{crib, id, with};
@@ -122,7 +125,7 @@ impl Observer for Tracer {
 
     fn start_spans(&self, parent: Option<TraceContext>) -> Option<CallSpans> {
         let parent = parent.filter(TraceContext::is_sampled)?;
-        Some(CallSpans { trace_id: parent.trace_id, parent: Some(parent), client_span: 0xabc })
+        Some(CallSpans::new(parent.trace_id, Some(parent), 0xabc))
     }
 
     fn call_ended(&self, record: &CallRecord) {
@@ -145,14 +148,24 @@ async fn only_traced_calls_pass_on_a_new_position_in_the_trace() {
         let rec = ServerSpec::in_process(id("rec"), recorder.clone());
         let crib = Crib::builder().server(rec).observer(tracer.clone()).build().unwrap();
         let params = format!(r#"{{"name":"rec__t","_meta":{}}}"#, meta(flags));
-        let call = Call::tool("rec__t").params(Object::parse(&params.into()).unwrap());
+        let context = Arc::new(ClientContext::default());
+        context.set_session_id("session1");
+        let mut call =
+            Call::tool("rec__t").params(Object::parse(&params.into()).unwrap()).client_context(context);
+        call.set_client_transport(Some(NetworkTransport::Unix));
         crib.call(call).await.unwrap();
         let sent = recorder.call();
         assert!(sent.contains(&format!(r#""_meta":{expected}"#)), "{sent}");
         let spans = tracer.0.lock().unwrap().remove(0);
-        assert_eq!(
-            spans.map(|spans| spans.parent.unwrap().span_id),
-            (flags == "01").then_some(0xb7ad_6b71_6920_3331)
-        );
+        assert_eq!(spans.is_some(), flags == "01");
+        if let Some(spans) = spans {
+            assert_eq!(spans.parent.unwrap().span_id, 0xb7ad_6b71_6920_3331);
+            assert_eq!(spans.session.as_deref(), Some("session1"));
+            // The server is in the same process.
+            assert_eq!(
+                (spans.client_transport, spans.server_transport),
+                (Some(NetworkTransport::Unix), None)
+            );
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use toolcrib::model::trace_context::CallSpans;
+use toolcrib::model::trace_context::{CallSpans, NetworkTransport};
 use toolcrib::{CallRecord, ServerId};
 
 use super::protobuf::Message;
@@ -14,6 +14,8 @@ const SERVER: u64 = 2;
 const CLIENT: u64 = 3;
 /// The status of a span that failed.
 const STATUS_ERROR: u64 = 2;
+/// Bytes that the two spans of a call usually need.
+const SPAN_BYTES: usize = 1 << 10;
 /// Values count from the start of the process.
 const CUMULATIVE: u64 = 2;
 
@@ -27,6 +29,7 @@ pub(crate) struct ResourceAttribute {
 /// Encodes the spans of calls that were traced.
 pub(super) fn encode_spans(calls: &[CallRecord], resource: &[ResourceAttribute]) -> Vec<u8> {
     let mut scope = scope_message();
+    scope.reserve(calls.len() * SPAN_BYTES);
     for call in calls {
         let Some(spans) = call.spans.as_deref() else { continue };
         scope.nested(2, |span| write_server_span(span, call, spans));
@@ -111,6 +114,8 @@ fn write_server_span(span: &mut Message, call: &CallRecord, spans: &CallSpans) {
         end: call.at,
     };
     write_span(span, call, spans, &frame);
+    add_text(span, 9, "mcp.session.id", spans.session.as_deref().unwrap_or_default());
+    add_text(span, 9, "network.transport", spans.client_transport.map_or("", NetworkTransport::name));
     add_text(span, 9, "toolcrib.caller", call.caller.as_str());
     add_text(span, 9, "toolcrib.client", call.client.name.as_deref().unwrap_or_default());
     add_text(span, 9, "toolcrib.decision", call.decision.name());
@@ -134,6 +139,7 @@ fn write_client_span(span: &mut Message, call: &CallRecord, spans: &CallSpans) {
         end: (start + timing.server).min(call.at),
     };
     write_span(span, call, spans, &frame);
+    add_text(span, 9, "network.transport", spans.server_transport.map_or("", NetworkTransport::name));
     add_number(span, 9, "toolcrib.attempts", call.attempts.into());
 }
 

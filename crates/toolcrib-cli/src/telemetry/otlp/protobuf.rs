@@ -14,6 +14,11 @@ impl Message {
         self.0
     }
 
+    /// Makes room for more bytes.
+    pub(super) fn reserve(&mut self, bytes: usize) {
+        self.0.reserve(bytes);
+    }
+
     fn push_varint(&mut self, mut value: u64) {
         while value > 0x7f {
             self.0.push(value.to_le_bytes()[0] | 0x80);
