@@ -7,6 +7,7 @@ pub mod deadline;
 pub mod gateway;
 pub mod http;
 pub mod process;
+pub mod store_server;
 pub mod terminal;
 
 use std::path::Path;

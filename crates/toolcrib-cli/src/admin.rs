@@ -36,7 +36,7 @@ use self::recorded_action::RecordedAction;
 use crate::environment::digest_value;
 use crate::gateway::GatewayHandle;
 use crate::report::server::ServerReport;
-use crate::report::status::{ClientCostReport, GatewayReport, LimitReport};
+use crate::report::status::{ClientCostReport, GatewayReport, LimitReport, StoreReport};
 use crate::report::tools::{FailureReport, ToolLookupReport, ToolReport};
 use crate::report::{LogLineReport, Report as _};
 use crate::telemetry::TextFormat;
@@ -211,6 +211,7 @@ impl Admin {
             servers: servers.iter().map(|status| self.report(status, revision)).collect(),
             quota: self.crib().limit_status().await.iter().map(LimitReport::new).collect(),
             clients: self.gateway.service().client_list_costs().iter().map(ClientCostReport::new).collect(),
+            store: self.gateway.store_status().as_ref().map(StoreReport::new),
         }
     }
 

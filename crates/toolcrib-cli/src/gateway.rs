@@ -14,6 +14,7 @@ mod login_starter;
 mod other_gateway;
 mod peer_check;
 mod settings;
+mod shared_store;
 mod signals;
 mod socket_activation;
 #[cfg(target_os = "linux")]
@@ -33,7 +34,6 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolcrib::config::Config;
-use toolcrib::store::SigningKey;
 use toolcrib::util::tasks::SpawnBoxed as _;
 use toolcrib::{CallEnd, Caller, Catalog, ClientCapabilities, Crib, CribBuilder, ErrorKind, Settings};
 use toolcrib_serve::{
@@ -64,6 +64,8 @@ use self::login_starter::LoopbackLogins;
 pub(crate) use self::other_gateway::{OtherGateway, STOP_GRACE};
 use self::peer_check::PeerCheck;
 use self::settings::{GatewaySettings, SettingsTarget, library_settings};
+pub(crate) use self::shared_store::find_store_problem;
+use self::shared_store::{OpenedStore, report_changes};
 pub(crate) use self::signals::{SignalRequest, Signals};
 pub(crate) use self::tls::find_tls_problem;
 
@@ -115,12 +117,16 @@ impl Gateway {
         let logs = LogFiles::new(paths.log_dir(), &tasks);
         let observers = CallObservers::open(paths, &settings)?;
         let is_exposed = listeners.is_exposed();
-        let builder = with_signing_key(builder(paths, settings.settings, &secrets), paths)
-            .listing_wait(settings.limits.listing_wait)
-            .login_starter(LoopbackLogins { is_exposed });
+        let builder = builder(paths, settings.settings, &secrets);
+        let OpenedStore { builder, store } = settings.store.open(builder, paths)?;
+        let builder =
+            builder.listing_wait(settings.limits.listing_wait).login_starter(LoopbackLogins { is_exposed });
         let crib = build_crib(observers.attach(builder).log(logs.sink()))?;
         let callers = Arc::new(ActiveCallers::new(settings.callers));
         let CallObservers { audit, telemetry, history } = observers;
+        let stop = CancellationToken::new();
+        let reported = report_changes(store.clone(), history.clone());
+        tasks.spawn_boxed(stop.clone().run_until_cancelled_owned(reported));
         let login_audit = audit.clone();
         let target = SettingsTarget {
             crib: crib.clone(),
@@ -132,6 +138,7 @@ impl Gateway {
             is_exposed,
             peer_check: listeners.peer_check.clone(),
             tls: listeners.tls.clone(),
+            store,
         };
         let service = Arc::new(service(paths, &crib));
         let dashboard = listeners.dashboard(&settings.listen);
@@ -158,7 +165,7 @@ impl Gateway {
             drain_timeout: settings.limits.drain,
             tasks,
             logs,
-            stop: CancellationToken::new(),
+            stop,
         })
     }
 
@@ -304,18 +311,6 @@ fn builder(paths: &Paths, settings: Settings, secrets: &SecretLocator) -> CribBu
         .shim_self()
 }
 
-/// Adds the signing key of the state folder. Without it the gateway works, but does not recognize states from before a
-/// restart.
-fn with_signing_key(builder: CribBuilder, paths: &Paths) -> CribBuilder {
-    match SigningKey::open_or_create(&paths.signing_key_file()) {
-        Ok(key) => builder.signing_key(key),
-        Err(error) => {
-            tracing::warn!("calls that wait for input will not be recognized after a restart: {error}");
-            builder
-        }
-    }
-}
-
 fn build_crib(builder: CribBuilder) -> Result<Crib, CommandError> {
     builder
         .build()
@@ -417,11 +412,13 @@ impl Acceptor for TcpAcceptor {
     type Stream = AcceptedTcp;
     type Permit = Option<AddressPermit>;
 
-    /// Accepts a connection. Those of a trusted proxy are not limited, because they are used by many clients.
+    /// Accepts a connection. Those of trusted proxies and of other replicas are not limited, because they are used by many
+    /// clients.
     async fn accept(&self) -> io::Result<(AcceptedTcp, Option<AddressPermit>)> {
         loop {
             let (stream, peer) = self.listener.accept().await?;
-            let permit = match self.http.is_trusted_proxy(peer.ip()) {
+            let is_shared = self.http.is_trusted_proxy(peer.ip()) || self.http.is_replica(peer.ip());
+            let permit = match is_shared {
                 true => None,
                 false => match self.by_ip.try_acquire(peer.ip()) {
                     Some(permit) => Some(permit),

@@ -45,6 +45,7 @@ mod scope;
 mod secrets;
 mod server;
 mod source_map;
+mod store;
 pub mod units;
 mod when;
 
@@ -77,6 +78,7 @@ pub use listen::{AddressRange, TlsSpec};
 pub use resolve::{LayerText, LayeredConfig, Resolved, resolve};
 pub use scope::{ActiveTags, ScopeMatch};
 pub use secrets::SecretBackend;
+pub use store::StoreSpec;
 pub use when::TagCondition;
 
 /// A config, resolved for this machine: its valid parts, and its problems.
@@ -117,6 +119,8 @@ pub struct Config {
     pub metrics: bool,
     /// Settings of the history of calls and events.
     pub history: HistorySpec,
+    /// The state that several gateways share.
+    pub store: StoreSpec,
     /// URL of the MCP registry, without a slash at its end.
     pub registry: Option<String>,
     /// Storage of secrets.

@@ -201,8 +201,11 @@ pub use crate::crib::{
 };
 #[cfg(feature = "http")]
 #[doc(hidden)]
+pub use crate::http_client::forward::{ForwardClient, ForwardFailure};
+#[cfg(feature = "http")]
+#[doc(hidden)]
 pub use crate::http_client::post::{PostClient, PostFailure};
-pub use crate::limits::{LimitKind, LimitOwner, LimitStatus, UsageLimit, UsageLimits};
+pub use crate::limits::{LimitKind, LimitOwner, LimitStatus, OnStoreFailure, UsageLimit, UsageLimits};
 pub use crate::model::call_id::{CallId, InvalidCallId};
 pub use crate::model::caller::Caller;
 pub use crate::model::denial::Denial;

@@ -109,6 +109,18 @@ pub struct UsageLimit {
     pub(crate) pattern: Rule,
     pub(crate) kind: LimitKind,
     pub(crate) origin: Option<Origin>,
+    pub(crate) on_store_failure: OnStoreFailure,
+}
+
+/// What happens to a call that cannot be counted because the store does not answer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnStoreFailure {
+    /// The call is refused.
+    #[default]
+    Refuse,
+    /// The call is made without being counted, unless another limit refuses it.
+    Allow,
 }
 
 impl UsageLimit {
@@ -123,7 +135,8 @@ impl UsageLimit {
     }
 
     fn new(kind: LimitKind) -> Self {
-        Self { pattern: Rule::for_name(NamePattern::any()), kind, origin: None }
+        let pattern = Rule::for_name(NamePattern::any());
+        Self { pattern, kind, origin: None, on_store_failure: OnStoreFailure::default() }
     }
 
     /// Applies the limit only to what a pattern matches.
@@ -139,6 +152,13 @@ impl UsageLimit {
         if let LimitKind::Rate { max_wait, .. } = &mut self.kind {
             *max_wait = duration;
         }
+        self
+    }
+
+    /// Sets what happens to a call that cannot be counted because the store does not answer.
+    #[must_use]
+    pub fn on_store_failure(mut self, on_store_failure: OnStoreFailure) -> Self {
+        self.on_store_failure = on_store_failure;
         self
     }
 

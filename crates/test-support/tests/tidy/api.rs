@@ -6,11 +6,12 @@ use syn::visit::{self, Visit};
 use super::{Source, assert_none, is_test_only, sources};
 
 /// Crates whose public items are an API that others build on.
-const LIBRARIES: [&str; 4] = [
+const LIBRARIES: [&str; 5] = [
     "crates/toolcrib/src",
     "crates/toolcrib-agents/src",
     "crates/toolcrib-serve/src",
     "crates/toolcrib-testkit/src",
+    "crates/toolcrib-valkey/src",
 ];
 
 /// Enums of hidden modules that the root does not export. Only the gateway matches on them, and must handle every case.

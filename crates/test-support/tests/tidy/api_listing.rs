@@ -8,8 +8,8 @@ use super::pages::assert_page;
 use super::{is_test_only, sources};
 
 /// Published packages.
-const PACKAGES: [&str; 5] =
-    ["toolcrib", "toolcrib-agents", "toolcrib-serve", "toolcrib-testkit", "toolcrib-cli"];
+const PACKAGES: [&str; 6] =
+    ["toolcrib", "toolcrib-agents", "toolcrib-serve", "toolcrib-testkit", "toolcrib-valkey", "toolcrib-cli"];
 
 const HEADER: &str = "\
 # The public API with all features, one item per paragraph. Generated from the sources:

@@ -53,9 +53,11 @@ const CRATES: &[Crate] = &[
             "forwarded",
             "origin_check",
             "resource",
+            "caller_assertion",
             "callers",
             "dashboard_sessions",
             "login",
+            "replicas",
             "batch",
             "peek_io",
             "service",
@@ -81,6 +83,10 @@ const CRATES: &[Crate] = &[
     Crate {
         src: "crates/toolcrib-testkit/src",
         layers: &["script", "shared", "instance", "server", "child"],
+    },
+    Crate {
+        src: "crates/toolcrib-valkey/src",
+        layers: &["resp", "store_url", "command", "health", "usage", "connection", "link", "worker", "store"],
     },
     Crate {
         src: "crates/toolcrib-cli/src",
@@ -305,6 +311,7 @@ fn libraries_do_not_name_the_program() {
         "crates/toolcrib-agents",
         "crates/toolcrib-serve",
         "crates/toolcrib-testkit",
+        "crates/toolcrib-valkey",
     ])
     .into_iter()
     .filter(|source| source.text.contains("toolcrib_cli"));

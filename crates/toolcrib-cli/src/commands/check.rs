@@ -27,6 +27,8 @@ pub(crate) fn run(paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
     let key_file_problem = toolcrib::identity::check_key_files(&config.issuers).err();
     config.problems.extend(key_file_problem.map(|problem| *problem));
     config.problems.extend(config.listen.tls.as_ref().and_then(gateway::find_tls_problem));
+    let store_problem = gateway::find_store_problem(&config, &locator);
+    config.problems.extend(store_problem);
     let missing = preflight::find_missing(&config, None, &locator);
     config.problems.extend(missing);
     config.problems.extend(find_long_tool_list(&config, paths));

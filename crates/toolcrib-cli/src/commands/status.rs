@@ -13,7 +13,7 @@ use crate::paths::Paths;
 use crate::report::Report as _;
 use crate::report::clients::ShownServerReport;
 use crate::report::server::ServerReport;
-use crate::report::status::{ClientCostReport, GatewayReport, LimitReport};
+use crate::report::status::{ClientCostReport, GatewayReport, LimitReport, StoreReport};
 use server_page::PageContext;
 
 /// The number of unapproved tools that a warning lists.
@@ -78,10 +78,25 @@ fn print_all(status: &GatewayReport, out: &mut Output) -> std::io::Result<()> {
     let GatewayReport { version, pid, .. } = status;
     let uptime = format_seconds(Some(status.uptime));
     out.print_note(&format!("gateway {version} (pid {pid}), up {uptime}"))?;
+    if let Some(store) = &status.store {
+        print_store(store, out)?;
+    }
     for problem in &status.config.problems {
         out.warn(&problem.to_string(), problem.hint.as_deref())?;
     }
     status.servers.iter().try_for_each(|server| print_warnings(server, out))
+}
+
+/// Prints the state of the shared store, and what its absence means.
+fn print_store(store: &StoreReport, out: &mut Output) -> std::io::Result<()> {
+    let StoreReport { url, state, error, since } = store;
+    let since = format_seconds(Some(*since));
+    let Some(error) = error else {
+        return out.print_note(&format!("store `{url}` is {state}, for {since}"));
+    };
+    let message = format!("the store `{url}` has been down for {since}: {error}");
+    let hint = "start it, or correct `store.url`; calls with limits are refused unless `on-store-failure` is \"allow\"";
+    out.warn(&message, Some(hint))
 }
 
 fn print_warnings(server: &ServerReport, out: &mut Output) -> std::io::Result<()> {

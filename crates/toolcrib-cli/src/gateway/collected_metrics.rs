@@ -7,7 +7,7 @@ use toolcrib::access::expose::estimate_tokens;
 use toolcrib::util::clock::wall_time;
 use toolcrib::{Catalog, ServerId, ServerState, ServerStatus};
 
-use super::GatewayHandle;
+use super::{GatewayHandle, shared_store};
 use crate::telemetry::{MetricFamily, MetricUnit};
 
 /// Returns all metrics. Blocks, because it reads memory and CPU use from the system.
@@ -26,6 +26,7 @@ pub(super) fn collect(gateway: &GatewayHandle, sessions: usize) -> Vec<MetricFam
         .with_unit(MetricUnit::Seconds);
     started.add(&[], start.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64().round());
     families.extend([open, generation, build, started]);
+    families.extend(gateway.store_status().iter().flat_map(shared_store::families));
     families
 }
 

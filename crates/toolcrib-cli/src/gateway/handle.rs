@@ -9,9 +9,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use toolcrib::Crib;
-use toolcrib::config::{Config, GatewayLimits, ListenSpec};
+use toolcrib::config::{Config, GatewayLimits, ListenSpec, StoreSpec};
 use toolcrib::util::locks::IgnorePoison as _;
 use toolcrib_serve::{HttpGateway, McpService};
+use toolcrib_valkey::StoreStatus;
 
 use super::dashboard_address::DashboardAddress;
 use super::settings::{GatewaySettings, SettingsTarget};
@@ -43,6 +44,7 @@ struct HandleInner {
     /// The settings that need a restart, as they were at the start.
     listen: ListenSpec,
     limits: GatewayLimits,
+    store_spec: StoreSpec,
     /// Serialises reloads and holds the last result. A reload that waited while another one started shares its result.
     last_reload: tokio::sync::Mutex<Option<Result<ReloadReport, CommandError>>>,
     /// Number of reloads that were started.
@@ -105,6 +107,7 @@ impl GatewayHandle {
             }),
             listen: config.listen.clone(),
             limits: config.limits.clone(),
+            store_spec: config.store.clone(),
             last_reload: tokio::sync::Mutex::default(),
             reloads_started: AtomicU64::new(0),
             http: OnceLock::new(),
@@ -143,6 +146,11 @@ impl GatewayHandle {
     /// Returns all metrics. Blocks, because it reads memory and CPU use from the system.
     pub(crate) fn collect_metrics(&self) -> Vec<MetricFamily> {
         collected_metrics::collect(self, self.http().map_or(0, |http| http.session_count()))
+    }
+
+    /// Returns the state of the store that it shares with other gateways, if there is one.
+    pub(crate) fn store_status(&self) -> Option<StoreStatus> {
+        self.0.target.store.as_ref().map(|store| store.status())
     }
 
     /// Returns the number of the config in use.
@@ -242,7 +250,7 @@ impl GatewayHandle {
         let ReadConfig { problems, variables, stamp, settings } = read;
         let generation = self.record_loaded(problems, stamp, settings.is_ok().then_some(variables));
         let settings = settings?;
-        let restart_needed = settings.needs_restart(&self.0.listen, &self.0.limits);
+        let restart_needed = settings.needs_restart(&self.0.listen, &self.0.limits, &self.0.store_spec);
         let changes = self.0.target.apply(settings).await?;
         Ok(ReloadReport::new(generation, &changes, restart_needed))
     }
@@ -323,6 +331,7 @@ impl GatewayHandle {
             is_exposed: false,
             peer_check: PeerCheck::AnyUser,
             tls: None,
+            store: None,
         };
         let service = Arc::new(McpService::new(target.crib.clone()));
         let running = StampedConfig { config: &config, stamp };

@@ -2,11 +2,15 @@
 
 use std::sync::Arc;
 
-use toolcrib::config::{AuditSpec, Config, GatewayLimits, HistorySpec, ListenSpec, SecretBackend, TlsSpec};
+use toolcrib::config::{
+    AuditSpec, Config, GatewayLimits, HistorySpec, ListenSpec, SecretBackend, StoreSpec, TlsSpec,
+};
 use toolcrib::{Crib, RosterChanges, Settings};
 use toolcrib_serve::{ActiveCallers, Callers};
+use toolcrib_valkey::ValkeyStore;
 
 use super::peer_check::PeerCheck;
+use super::shared_store::StoreSettings;
 use super::tls::ServerTls;
 use crate::audit::Audit;
 use crate::command_error::CommandError;
@@ -28,6 +32,9 @@ pub(super) struct GatewaySettings {
     pub(super) history: HistorySpec,
     pub(super) listen: ListenSpec,
     pub(super) limits: GatewayLimits,
+    /// The store that it shares with other gateways, which is opened once.
+    pub(super) store: StoreSettings,
+    pub(super) store_spec: StoreSpec,
 }
 
 impl GatewaySettings {
@@ -39,20 +46,29 @@ impl GatewaySettings {
         if config.is_refused() {
             return Err(CommandError::invalid_config(config));
         }
+        let secrets = secrets.with_backend(&config.secrets);
+        let store = StoreSettings::from_config(config, &secrets);
         Ok(Self {
             settings: library_settings(config),
-            callers: resolve_callers(config, &secrets.with_backend(&config.secrets))?,
+            callers: resolve_callers(config, &secrets)?,
             secrets: config.secrets.clone(),
             audit: config.audit.clone(),
             metrics: config.metrics,
             history: config.history.clone(),
             listen: config.listen.clone(),
             limits: config.limits.clone(),
+            store: store.map_err(|problem| CommandError::config_problem(&problem))?,
+            store_spec: config.store.clone(),
         })
     }
 
     /// Returns whether these settings take effect only after a restart of a gateway that was opened with the others.
-    pub(super) fn needs_restart(&self, listen: &ListenSpec, limits: &GatewayLimits) -> bool {
+    pub(super) fn needs_restart(
+        &self,
+        listen: &ListenSpec,
+        limits: &GatewayLimits,
+        store: &StoreSpec,
+    ) -> bool {
         // The maximum call timeout is applied with the roster, and the wait of lists before it.
         let own_limits = GatewayLimits {
             call_timeout_max: limits.call_timeout_max,
@@ -65,7 +81,7 @@ impl GatewaySettings {
             (new, _) => new.clone(),
         };
         let own_listen = ListenSpec { tls, ..self.listen.clone() };
-        own_limits != *limits || own_listen != *listen
+        own_limits != *limits || own_listen != *listen || !self.store_spec.is_same(store)
     }
 }
 
@@ -109,6 +125,8 @@ pub(super) struct SettingsTarget {
     pub(super) peer_check: PeerCheck,
     /// TLS of the public address.
     pub(super) tls: Option<Arc<ServerTls>>,
+    /// The store that it shares with other gateways.
+    pub(super) store: Option<Arc<ValkeyStore>>,
 }
 
 impl SettingsTarget {
@@ -145,7 +163,7 @@ impl SettingsTarget {
     /// The settings are in force when this is first polled; dropping the future only skips waiting for the catalog, for the
     /// files of TLS and for the store.
     pub(super) async fn apply(&self, settings: GatewaySettings) -> Result<RosterChanges, CommandError> {
-        let GatewaySettings { settings, callers, secrets, audit, metrics, history, limits, listen } =
+        let GatewaySettings { settings, callers, secrets, audit, metrics, history, limits, listen, .. } =
             settings;
         self.history.apply(history, records_arguments(audit.as_ref()));
         self.audit.apply(audit);
@@ -210,6 +228,7 @@ mod tests {
             is_exposed: false,
             peer_check: PeerCheck::AnyUser,
             tls: None,
+            store: None,
         }
     }
 

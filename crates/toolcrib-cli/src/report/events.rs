@@ -10,7 +10,7 @@ use super::{Members, Report};
 const MAX_NAMED_TOOLS: usize = 20;
 
 /// The kinds of events, as `event` of the stream and in `?kind=`.
-pub(crate) const EVENT_KINDS: [&str; 14] = [
+pub(crate) const EVENT_KINDS: [&str; 16] = [
     "started",
     "exited",
     "restarted",
@@ -24,6 +24,8 @@ pub(crate) const EVENT_KINDS: [&str; 14] = [
     "approval_asked",
     "approval_given",
     "login_needed",
+    "store_down",
+    "store_up",
     "call",
 ];
 

@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use toolcrib::limits::LimitStatus;
 use toolcrib_serve::ClientListCost;
+use toolcrib_valkey::{StoreState, StoreStatus};
 
 use super::clients::ShownServerReport;
 use super::server::ServerReport;
@@ -22,6 +23,8 @@ pub(crate) struct GatewayReport {
     pub(crate) servers: Vec<ServerReport>,
     pub(crate) quota: Vec<LimitReport>,
     pub(crate) clients: Vec<ClientCostReport>,
+    /// The store that it shares with other gateways.
+    pub(crate) store: Option<StoreReport>,
 }
 
 impl Report for GatewayReport {
@@ -34,6 +37,7 @@ impl Report for GatewayReport {
             "servers": list_to_json(&self.servers),
             "quota": list_to_json(&self.quota),
             "clients": list_to_json(&self.clients),
+            "store": self.store.as_ref().map(StoreReport::to_json),
         })
     }
 
@@ -47,6 +51,7 @@ impl Report for GatewayReport {
             servers: members.reports("servers"),
             quota: members.reports("quota"),
             clients: members.reports("clients"),
+            store: Some(&value["store"]).filter(|store| !store.is_null()).map(StoreReport::from_json),
         }
     }
 }
@@ -93,6 +98,47 @@ impl Report for ProblemReport {
 
     fn from_json(value: &Value) -> Self {
         Self::from_json(value)
+    }
+}
+
+/// The store that gateways share.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct StoreReport {
+    /// The servers, without user and password.
+    pub(crate) url: String,
+    /// `connecting`, `up` or `down`.
+    pub(crate) state: String,
+    /// The reason why it is down.
+    pub(crate) error: Option<String>,
+    /// Seconds since the state changed.
+    pub(crate) since: f64,
+}
+
+impl StoreReport {
+    /// Creates the report about a store.
+    pub(crate) fn new(status: &StoreStatus) -> Self {
+        let (state, error) = match &status.state {
+            StoreState::Up => ("up", None),
+            StoreState::Down(reason) => ("down", Some(reason.clone())),
+            _ => ("connecting", None),
+        };
+        Self { url: status.url.clone(), state: state.to_owned(), error, since: status.since.as_secs_f64() }
+    }
+}
+
+impl Report for StoreReport {
+    fn to_json(&self) -> Value {
+        json!({"url": self.url, "state": self.state, "error": self.error, "since": self.since})
+    }
+
+    fn from_json(value: &Value) -> Self {
+        let members = Members(value);
+        Self {
+            url: members.text("url"),
+            state: members.text("state"),
+            error: members.optional_text("error"),
+            since: members.number("since"),
+        }
     }
 }
 

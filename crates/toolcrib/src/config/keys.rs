@@ -2,6 +2,7 @@
 //!
 //! The config reader does not use this table; a test checks that both know the same keys.
 
+use super::store;
 use ValueKind::{
     AnyOf, Boolean, Duration, Integer, Map, NamedTables, OneOf, Size, Table, TableList, Text, TextList,
 };
@@ -49,7 +50,7 @@ pub enum ValueKind {
     AnyOf(&'static [Self]),
 }
 
-const fn key(
+pub(super) const fn key(
     name: &'static str,
     kind: ValueKind,
     default: &'static str,
@@ -91,6 +92,12 @@ pub const ROOT: &[ConfigKey] = &[
     key("audit-size", Size, "64MiB", "File size at which the audit file is rotated"),
     key("audit-keep", Integer, "4", "Number of rotated files to keep"),
     key("history", Table(HISTORY), "", "The history of calls and events that the gateway keeps"),
+    key(
+        "store",
+        Table(store::KEYS),
+        "",
+        "State that several gateways share, in Valkey or Redis; see [replicas.md](replicas.md)",
+    ),
     key("registry", Text, "", "URL of the MCP registry that `toolcrib add registry:NAME` asks"),
 ];
 
@@ -483,13 +490,24 @@ const SECRETS: &[ConfigKey] = &[
 const PATTERN_LIMITS: &[ConfigKey] =
     &[key("quota", Table(QUOTA), "", "Calls per period"), key("rate", Table(RATE), "", "Rate limit")];
 
-const QUOTA: &[ConfigKey] =
-    &[key("calls", Integer, "", "Number of calls"), key("per", Duration, "", "Length of the period")];
+const ON_STORE_FAILURE: ConfigKey = key(
+    "on-store-failure",
+    OneOf(&["refuse", "allow"]),
+    "refuse",
+    "What happens to calls that cannot be counted because the store does not answer",
+);
+
+const QUOTA: &[ConfigKey] = &[
+    key("calls", Integer, "", "Number of calls"),
+    key("per", Duration, "", "Length of the period"),
+    ON_STORE_FAILURE,
+];
 
 const RATE: &[ConfigKey] = &[
     key("calls", Integer, "", "Number of calls"),
     key("per", Duration, "", "Length of the period"),
     key("wait", Duration, "", "Longest time a call may wait instead of being refused"),
+    ON_STORE_FAILURE,
 ];
 
 const GATEWAY_LIMITS: &[ConfigKey] = &[

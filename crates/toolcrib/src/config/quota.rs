@@ -9,7 +9,7 @@ use super::root::ConfigSections;
 use super::source_map::SourceMap;
 use super::{ProblemScope, rules};
 use crate::access::policy::Rule;
-use crate::limits::{LimitKind, LimitOwner, UsageLimit};
+use crate::limits::{LimitKind, LimitOwner, OnStoreFailure, UsageLimit};
 use crate::model::caller::Caller;
 
 /// Reads the limits of a table: its own, and those of patterns.
@@ -66,6 +66,8 @@ fn read_limit(reader: &mut TableReader<'_>, key: &'static str) -> Option<UsageLi
     let calls = read_calls(&mut table);
     let per = table.duration("per");
     let wait = if key == "rate" { table.duration("wait") } else { None };
+    let choices = [("refuse", OnStoreFailure::Refuse), ("allow", OnStoreFailure::Allow)];
+    let on_store_failure = table.choice("on-store-failure", &choices).unwrap_or_default();
     for required in ["calls", "per"] {
         if !table.has(required) {
             let hint = format!("write `{key} = {{ calls = 100, per = \"1h\" }}`");
@@ -74,7 +76,8 @@ fn read_limit(reader: &mut TableReader<'_>, key: &'static str) -> Option<UsageLi
     }
     table.finish();
     let limit = if key == "rate" { UsageLimit::rate(calls?, per?) } else { UsageLimit::quota(calls?, per?) };
-    Some(limit.max_wait(wait.unwrap_or(Duration::ZERO)).with_origin(origin))
+    let limit = limit.max_wait(wait.unwrap_or(Duration::ZERO)).on_store_failure(on_store_failure);
+    Some(limit.with_origin(origin))
 }
 
 fn read_calls(reader: &mut TableReader<'_>) -> Option<NonZeroU32> {

@@ -197,6 +197,7 @@ impl LayeredConfig {
             audit: sections.audit,
             metrics: sections.metrics,
             history: sections.history,
+            store: sections.store,
             registry: sections.registry,
             secrets: sections.secrets,
             origins: sections.origins,

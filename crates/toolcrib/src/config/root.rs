@@ -14,8 +14,8 @@ use super::server::{self, ServerTable};
 use super::source_map::SourceMap;
 use super::{
     AuditSpec, AutoStart, CallerSpec, GatewayLimits, GroupSpec, HistorySpec, IssuedCallerSpec, IssuerSpec,
-    ListenSpec, Origin, ProblemScope, SecretBackend, audit, callers, expose, groups, history, issuers,
-    listen, profiles, quota, rules, secrets,
+    ListenSpec, Origin, ProblemScope, SecretBackend, StoreSpec, audit, callers, expose, groups, history,
+    issuers, listen, profiles, quota, rules, secrets, store,
 };
 use crate::access::expose::ExposeSettings;
 use crate::access::policy::Policy;
@@ -46,6 +46,7 @@ pub(super) struct ConfigSections {
     pub(super) audit: Option<AuditSpec>,
     pub(super) metrics: bool,
     pub(super) history: HistorySpec,
+    pub(super) store: StoreSpec,
     pub(super) registry: Option<String>,
     pub(super) secrets: SecretBackend,
     pub(super) origins: BTreeMap<ServerId, Origin>,
@@ -80,6 +81,7 @@ impl Default for ConfigSections {
             audit: None,
             metrics: true,
             history: HistorySpec::default(),
+            store: StoreSpec::default(),
             registry: None,
             secrets: SecretBackend::default(),
             origins: BTreeMap::new(),
@@ -174,6 +176,9 @@ fn read_gateway_sections(
     }
     if let Some(table) = reader.table("history") {
         sections.history = history::read(table);
+    }
+    if let Some(table) = reader.table("store") {
+        sections.store = store::read(table);
     }
     sections.registry = read_registry(reader);
     if let Some(table) = reader.table("secrets") {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::{LimitOwner, UsageLimit, UsageLimits};
+use super::{LimitOwner, OnStoreFailure, UsageLimit, UsageLimits};
 use crate::model::caller::Caller;
 use crate::model::target::Target;
 use crate::spec::Origin;
@@ -64,6 +64,13 @@ impl CountedLimits {
     pub(super) fn matching(&self, caller: &Caller, target: &Target) -> CounterList<'_> {
         let is_match = |counted: &&CountedLimit| counted.limit.pattern.matches(&target.server, &target.name);
         self.limits_for(caller).filter(is_match).map(|counted| &counted.counter).collect()
+    }
+
+    /// Returns whether every limit that matches a target lets calls pass that cannot be counted.
+    pub(super) fn allow_uncounted(&self, caller: &Caller, target: &Target) -> bool {
+        let is_match = |counted: &&CountedLimit| counted.limit.pattern.matches(&target.server, &target.name);
+        let mut matching = self.limits_for(caller).filter(is_match);
+        matching.all(|counted| counted.limit.on_store_failure == OnStoreFailure::Allow)
     }
 
     /// Returns the counters of a caller's limits with a config key. The groups of the caller need not be known.

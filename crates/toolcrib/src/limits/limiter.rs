@@ -80,7 +80,8 @@ pub(crate) struct Reservation<'a> {
 #[derive(Debug)]
 struct ReservedUsage {
     send_at: Instant,
-    token: ReservationToken,
+    /// Absent if the store did not answer and the call is allowed nevertheless.
+    token: Option<ReservationToken>,
 }
 
 /// A reservation that is made, or waits for the store.
@@ -241,13 +242,11 @@ impl Limiter {
         let counters = state.limits.matching(&call.caller, target);
         let admission = if counters.is_empty() {
             state.remember_uncounted(call.caller.as_str());
-            Admission::Admitted { delay: Duration::ZERO, token: ReservationToken::default() }
+            Ok(Admission::Admitted { delay: Duration::ZERO, token: ReservationToken::default() })
         } else {
             let request = LimitRequest { caller: &call.caller, counters, max_wait: call.timeout, now };
             match self.store.reserve(&request) {
-                StoreReply::Ready(admission) => {
-                    admission.map_err(|error| errors::store_error(&error, target))?
-                }
+                StoreReply::Ready(admission) => admission,
                 StoreReply::Pending(reply) => {
                     let pending =
                         PendingAdmission::new(reply, &request, self.store.clone(), self.tasks.clone());
@@ -265,13 +264,13 @@ impl Limiter {
         target: &Target,
         pending: PendingAdmission,
     ) -> Result<ReservedUsage, Error> {
-        let admission = pending.wait().await.map_err(|error| errors::store_error(&error, target))?;
+        let admission = pending.wait().await;
         let digest = self.call_digest(call, target);
         let admitted = AdmittedCall { call, target, digest, now: Instant::now() };
         let mut state = self.lock();
         // Another call of the client may have been admitted in the meantime.
         if let Err(error) = state.check_client(admitted) {
-            if let Admission::Admitted { token, .. } = admission {
+            if let Ok(Admission::Admitted { token, .. }) = admission {
                 self.release_usage(&state.limits, call, target, token);
             }
             return Err(error);
@@ -284,18 +283,26 @@ impl Limiter {
         &self,
         state: &mut LimiterState,
         admitted: AdmittedCall<'_>,
-        admission: Admission,
+        admission: Result<Admission, StoreError>,
     ) -> Result<ReservedUsage, Error> {
         let AdmittedCall { call, target, digest, now } = admitted;
         let reserved = match admission {
-            Admission::Admitted { delay, token } => ReservedUsage { send_at: now + delay, token },
-            Admission::Refused(refusal) => {
+            Ok(Admission::Admitted { delay, token }) => {
+                ReservedUsage { send_at: now + delay, token: Some(token) }
+            }
+            Err(_) if state.limits.allow_uncounted(&call.caller, target) => {
+                ReservedUsage { send_at: now, token: None }
+            }
+            Err(error) => return Err(errors::store_error(&error, target)),
+            Ok(Admission::Refused(refusal)) => {
                 let origin = state.limits.find_origin(&call.caller, &refusal.counter).cloned();
                 return Err(errors::limit_error(&refusal, origin, call, target));
             }
         };
         if let Some(budget) = call.budget.as_ref().filter(|budget| !budget.take()) {
-            self.release_usage(&state.limits, call, target, reserved.token);
+            if let Some(token) = reserved.token {
+                self.release_usage(&state.limits, call, target, token);
+            }
             return Err(errors::budget_error(budget, call, target));
         }
         if state.identical_calls.is_some() || state.result_bytes.is_some() {
@@ -316,8 +323,8 @@ impl Limiter {
         if let Some(budget) = &call.budget {
             budget.release();
         }
-        if self.has_limits() {
-            self.release_usage(&self.lock().limits, call, target, reserved.token);
+        if let Some(token) = reserved.token.filter(|_| self.has_limits()) {
+            self.release_usage(&self.lock().limits, call, target, token);
         }
     }
 

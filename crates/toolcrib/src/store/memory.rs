@@ -302,3 +302,6 @@ impl Store for MemoryStore {
         self.kind(kind).notices.get_or_init(|| broadcast::Sender::new(NOTICE_BUFFER)).subscribe()
     }
 }
+
+#[cfg(test)]
+mod tests;

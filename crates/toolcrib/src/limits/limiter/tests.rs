@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use tokio::runtime::Builder;
 
 use super::*;
-use crate::limits::{LimitOwner, UsageLimit};
+use crate::limits::{LimitOwner, OnStoreFailure, UsageLimit};
 use crate::model::error::ErrorKind;
 use crate::store::{DelayedStore, MemoryStore};
 
@@ -192,6 +192,27 @@ async fn call_is_refused_while_the_store_fails() {
     send(&limiter, "ci", &other).await.unwrap();
     store.set_failing(false);
     send(&limiter, "ci", &target).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn uncounted_call_needs_the_consent_of_every_limit() {
+    let target = target("a", "x");
+    let store = Arc::new(DelayedStore::new());
+    let limiter = limiter(&UsageLimits::default(), store.clone());
+    let limit = |failure| UsageLimit::rate(calls(1), HOUR).on_store_failure(failure);
+    let everyone = vec![limit(OnStoreFailure::Allow)];
+    limiter.set_limits(UsageLimits { everyone, ..UsageLimits::default() });
+    store.set_failing(true);
+    send(&limiter, "ci", &target).await.unwrap();
+    // A dropped call releases nothing, because nothing was counted.
+    drop(limiter.admit(&mut call("ci"), &target).await.unwrap());
+    store.set_failing(false);
+    send(&limiter, "ci", &target).await.unwrap();
+    assert_eq!(send(&limiter, "ci", &target).await.unwrap_err().kind(), ErrorKind::OverQuota);
+    let everyone = vec![limit(OnStoreFailure::Allow), limit(OnStoreFailure::Refuse)];
+    limiter.set_limits(UsageLimits { everyone, ..UsageLimits::default() });
+    store.set_failing(true);
+    assert_eq!(send(&limiter, "ci", &target).await.unwrap_err().kind(), ErrorKind::StoreUnavailable);
 }
 
 #[tokio::test(start_paused = true)]

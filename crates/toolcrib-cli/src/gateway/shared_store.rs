@@ -1,0 +1,181 @@
+//! The store that gateways share, as `[store]` declares it.
+
+use std::sync::Arc;
+
+use toolcrib::CribBuilder;
+use toolcrib::config::{Config, Position, Problem, ProblemScope, StoreSpec};
+use toolcrib::spec::template::{TemplateText, UnresolvedReference};
+use toolcrib::store::SigningKey;
+use toolcrib_valkey::{StoreState, StoreStatus, StoreUrl, ValkeyOptions, ValkeyStore};
+use zeroize::Zeroizing;
+
+use crate::command_error::CommandError;
+use crate::history::{CallHistory, GatewayEvent};
+use crate::paths::Paths;
+use crate::secrets::SecretLocator;
+use crate::telemetry::{MetricFamily, MetricUnit};
+
+/// A hint for a signing key.
+const KEY_HINT: &str = "generate one with `openssl rand -hex 32`, and use the same for every gateway";
+
+/// A hint for a URL.
+const URL_HINT: &str = "write `url = \"valkey://HOST:PORT\"`";
+
+/// `[store]` with its references resolved.
+#[derive(Debug, Default)]
+pub(super) struct StoreSettings {
+    /// The servers; without them, state is kept in memory and files.
+    server: Option<StoreServers>,
+    /// The key that signs states which clients return.
+    key: Option<SigningKey>,
+}
+
+#[derive(Debug)]
+struct StoreServers {
+    url: StoreUrl,
+    options: ValkeyOptions,
+}
+
+impl StoreSettings {
+    /// Resolves the section. May block on a secret store.
+    ///
+    /// # Errors
+    /// If a reference has no value, the URL is invalid, or the key is too short.
+    pub(super) fn from_config(config: &Config, secrets: &SecretLocator) -> Result<Self, Box<Problem>> {
+        let spec = &config.store;
+        let key = match &spec.key {
+            Some(key) => Some(parse_key(config, &expand(config, "key", key, secrets)?)?),
+            None => None,
+        };
+        let server = match &spec.url {
+            Some(url) => Some(parse_servers(config, &expand(config, "url", url, secrets)?)?),
+            None => None,
+        };
+        Ok(Self { server, key })
+    }
+
+    /// Adds the store and the signing key to a crib. The store connects in the background.
+    ///
+    /// # Errors
+    /// If TLS cannot be used.
+    pub(super) fn open(self, builder: CribBuilder, paths: &Paths) -> Result<OpenedStore, CommandError> {
+        let builder = with_signing_key(builder, self.key, paths);
+        let Some(StoreServers { url, options }) = self.server else {
+            return Ok(OpenedStore { builder, store: None });
+        };
+        let store = ValkeyStore::connect(url, options).map_err(|error| CommandError::unexpected(&error))?;
+        let store = Arc::new(store);
+        Ok(OpenedStore { builder: builder.store(store.clone()), store: Some(store) })
+    }
+}
+
+/// A crib with its store, if it shares one with other gateways.
+pub(super) struct OpenedStore {
+    pub(super) builder: CribBuilder,
+    pub(super) store: Option<Arc<ValkeyStore>>,
+}
+
+/// Adds the configured signing key, or that of the state folder. Without it the gateway works, but does not recognize states
+/// from before a restart.
+fn with_signing_key(builder: CribBuilder, key: Option<SigningKey>, paths: &Paths) -> CribBuilder {
+    let key = key.map_or_else(|| SigningKey::open_or_create(&paths.signing_key_file()), Ok);
+    match key {
+        Ok(key) => builder.signing_key(key),
+        Err(error) => {
+            tracing::warn!("calls that wait for input will not be recognized after a restart: {error}");
+            builder
+        }
+    }
+}
+
+/// Returns a problem of `[store]`, if its references or values cannot be used.
+pub(crate) fn find_store_problem(config: &Config, secrets: &SecretLocator) -> Option<Problem> {
+    StoreSettings::from_config(config, secrets).err().map(|problem| *problem)
+}
+
+fn parse_key(config: &Config, key: &str) -> Result<SigningKey, Box<Problem>> {
+    SigningKey::from_bytes(key.as_bytes())
+        .map_err(|error| problem(config, format!("`store.key`: {error}"), KEY_HINT))
+}
+
+fn parse_servers(config: &Config, url: &str) -> Result<StoreServers, Box<Problem>> {
+    match url.parse() {
+        Ok(url) => Ok(StoreServers { url, options: options(&config.store) }),
+        Err(error) => Err(problem(config, format!("`store.url`: {error}"), URL_HINT)),
+    }
+}
+
+fn options(spec: &StoreSpec) -> ValkeyOptions {
+    let mut options = ValkeyOptions::default();
+    options.prefix.clone_from(&spec.prefix);
+    options.connect_timeout = spec.connect_timeout;
+    options.operation_timeout = spec.timeout;
+    options
+}
+
+fn expand(
+    config: &Config,
+    key: &str,
+    text: &TemplateText,
+    secrets: &SecretLocator,
+) -> Result<Zeroizing<String>, Box<Problem>> {
+    text.expand(|name| secrets.find(name)).map(Zeroizing::new).map_err(|error| {
+        let hint = match &error {
+            UnresolvedReference::Secret(name, error) => error.hint(name),
+            _ => "give it a value".to_owned(),
+        };
+        problem(config, format!("`store.{key}`: {error}"), &hint)
+    })
+}
+
+fn problem(config: &Config, message: String, hint: &str) -> Box<Problem> {
+    let origin = config.store.origin.as_ref();
+    Box::new(Problem {
+        file: origin.map_or_else(|| config.file.clone(), |origin| origin.file.clone()),
+        position: origin.map(|origin| Position { line: origin.line, column: 1 }),
+        scope: ProblemScope::WholeConfig,
+        message,
+        hint: Some(hint.to_owned()),
+    })
+}
+
+/// Logs and records each change of the store's state, if there is a store.
+pub(super) async fn report_changes(store: Option<Arc<ValkeyStore>>, history: Arc<CallHistory>) {
+    let Some(store) = store else { return };
+    let url = store.status().url;
+    let mut changes = store.watch_state();
+    let report = |kind, message: &str| {
+        history.record(GatewayEvent { kind, server: "", caller: "", message });
+    };
+    while let Some(state) = changes.next().await {
+        match state {
+            StoreState::Down(reason) => {
+                tracing::warn!("the store `{url}` is down: {reason}");
+                report("store_down", &reason);
+            }
+            _ => {
+                tracing::info!("the store `{url}` is up");
+                report("store_up", &format!("connected to `{url}`"));
+            }
+        }
+    }
+}
+
+/// Returns the metrics of the store.
+pub(super) fn families(status: &StoreStatus) -> [MetricFamily; 4] {
+    let mut up = MetricFamily::gauge("toolcrib.store.up", "Whether the shared store is connected: 1 or 0.");
+    up.add_count(&[], u64::from(status.state == StoreState::Up));
+    let mut operations =
+        MetricFamily::counter("toolcrib.store.operations", "Operations of the shared store that succeeded.");
+    operations.add_count(&[], status.operations);
+    let mut duration = MetricFamily::counter(
+        "toolcrib.store.operation.duration",
+        "Time that the successful operations of the shared store took, together.",
+    )
+    .with_unit(MetricUnit::Seconds);
+    duration.add(&[], status.duration.as_secs_f64());
+    let mut failures =
+        MetricFamily::counter("toolcrib.store.failures", "Operations of the shared store that failed.");
+    failures.add_count(&[], status.failures);
+    [up, operations, duration, failures]
+}

@@ -1,0 +1,336 @@
+//! `ValkeyStore`: the store of several replicas.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::{broadcast, mpsc, oneshot};
+use tokio::time::{Instant, timeout_at};
+use toolcrib::Caller;
+use toolcrib::store::{
+    Admission, CounterList, CounterUsage, ExpiringValue, LimitCounter, LimitRequest, Store, StoreError,
+    StoreKey, StoreKind, StoreNotice, StoreReply, StoreResult, StoredValue, UsageRelease,
+};
+
+use crate::command::{Keys, StoreCommand, StoreScript, format_ttl, kind_slot};
+use crate::connection::StoreConnector;
+use crate::health::{Health, StateWatch, StoreStatus};
+use crate::resp::Reply;
+use crate::store_url::{Servers, StoreUrl};
+use crate::usage::{self, unexpected_reply};
+use crate::worker::{Notices, ReplyWaiter, StoreOperation, Worker, timeout_error};
+
+/// Operations that wait for the connection. Further ones fail.
+const MAX_QUEUED: usize = 16 * 1024;
+/// The largest value that is stored.
+const MAX_VALUE: usize = 16 * 1024 * 1024;
+
+/// Options of a [`ValkeyStore`].
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ValkeyOptions {
+    /// The text that all keys and channels start with. Gateways that share their state have the same prefix.
+    pub prefix: String,
+    /// The longest time that connecting takes, with the login.
+    pub connect_timeout: Duration,
+    /// The longest time that an operation takes.
+    pub operation_timeout: Duration,
+}
+
+impl Default for ValkeyOptions {
+    fn default() -> Self {
+        Self {
+            prefix: "toolcrib".to_owned(),
+            connect_timeout: Duration::from_secs(1),
+            operation_timeout: Duration::from_millis(500),
+        }
+    }
+}
+
+/// A store in Valkey or Redis.
+#[derive(Debug)]
+pub struct ValkeyStore {
+    operations: mpsc::Sender<StoreOperation>,
+    notices: Arc<Notices>,
+    health: Arc<Health>,
+    keys: Keys,
+    url: StoreUrl,
+    operation_timeout: Duration,
+}
+
+impl ValkeyStore {
+    /// Creates a store and connects in the background. Operations wait for the first attempt to connect.
+    ///
+    /// # Errors
+    /// Fails if TLS cannot be used. A server that cannot be reached is no error; see [`ValkeyStore::status`].
+    ///
+    /// # Panics
+    /// Panics outside of a tokio runtime.
+    pub fn connect(url: StoreUrl, options: ValkeyOptions) -> Result<Self, StoreError> {
+        let keys = Keys { prefix: options.prefix };
+        let connector = StoreConnector::new(url.clone(), keys.clone(), options.connect_timeout)?;
+        let (operations, queue) = mpsc::channel(MAX_QUEUED);
+        let notices = Arc::new(Notices::new(&keys));
+        let health = Arc::new(Health::new());
+        let worker = Worker {
+            connector,
+            queue,
+            notices: notices.clone(),
+            health: health.clone(),
+            operation_timeout: options.operation_timeout,
+            prefix: keys.prefix.clone(),
+        };
+        tokio::spawn(worker.run());
+        Ok(Self { operations, notices, health, keys, url, operation_timeout: options.operation_timeout })
+    }
+
+    /// Returns the state of the connection and the number of operations.
+    pub fn status(&self) -> StoreStatus {
+        self.health.status(self.url.to_string())
+    }
+
+    /// Returns the changes of the state from now on.
+    pub fn watch_state(&self) -> StateWatch {
+        self.health.watch()
+    }
+
+    /// Queues an operation and returns its parsed reply.
+    fn start<T: Send + 'static>(
+        &self,
+        command: StoreCommand,
+        parse: impl FnOnce(Reply) -> Result<T, StoreError> + Send + 'static,
+    ) -> StoreResult<T> {
+        let (reply, receiver) = oneshot::channel();
+        let started = Instant::now();
+        let operation = StoreOperation { command, waiter: ReplyWaiter { reply, started } };
+        if self.operations.try_send(operation).is_err() {
+            self.health.record_failure();
+            let message = format!("more than {MAX_QUEUED} operations wait for the store");
+            return StoreReply::Ready(Err(StoreError::new(message)));
+        }
+        let time = self.operation_timeout;
+        StoreReply::Pending(Box::pin(async move {
+            match timeout_at(started + time, receiver).await {
+                Ok(Ok(reply)) => reply.and_then(parse),
+                Ok(Err(_)) => Err(StoreError::new("the store was closed")),
+                Err(_) => Err(timeout_error(time)),
+            }
+        }))
+    }
+
+    /// Creates an operation on one value. Its arguments follow the name of the value.
+    fn value_command(
+        &self,
+        operation: &'static str,
+        key: StoreKey<'_>,
+        arguments: Vec<Bytes>,
+    ) -> StoreCommand {
+        let keys = vec![self.keys.value(key), self.keys.index(key.kind)];
+        let mut all = vec![
+            Bytes::from_static(operation.as_bytes()),
+            self.keys.kind(key.kind).into(),
+            key.name.to_owned().into(),
+        ];
+        all.extend(arguments);
+        StoreCommand::script(StoreScript::Values, kind_slot(key.kind), keys, all)
+    }
+
+    /// Starts an operation that sets a value; `last_arguments` follow those of the value.
+    fn start_put<T: Send + 'static>(
+        &self,
+        operation: &'static str,
+        key: StoreKey<'_>,
+        new: NewValue,
+        parse: impl FnOnce(Reply) -> Result<T, StoreError> + Send + 'static,
+    ) -> StoreResult<T> {
+        let bytes = new.value.len();
+        if bytes > MAX_VALUE {
+            let kind = key.kind.as_str();
+            let message =
+                format!("a `{kind}` of {bytes} bytes is too large for the store: at most {MAX_VALUE}");
+            return StoreReply::Ready(Err(StoreError::new(message)));
+        }
+        let max = new.kind.max_values().map_or_else(Bytes::new, |max| max.to_string().into());
+        let mut arguments = vec![new.value, format_ttl(new.ttl), max];
+        arguments.extend(new.last_arguments);
+        let mut command = self.value_command(operation, key, arguments);
+        command.keys.extend(new.further_keys);
+        self.start(command, parse)
+    }
+}
+
+/// A value that an operation sets.
+struct NewValue {
+    kind: StoreKind,
+    value: Bytes,
+    ttl: Option<Duration>,
+    further_keys: Vec<Bytes>,
+    last_arguments: Vec<Bytes>,
+}
+
+impl NewValue {
+    fn new(kind: StoreKind, value: Bytes, ttl: Option<Duration>) -> Self {
+        Self { kind, value, ttl, further_keys: Vec::new(), last_arguments: Vec::new() }
+    }
+}
+
+fn parse_value(reply: Reply) -> Result<Option<Bytes>, StoreError> {
+    match reply {
+        Reply::Null => Ok(None),
+        Reply::Text(value) => Ok(Some(value)),
+        _ => Err(unexpected_reply()),
+    }
+}
+
+fn parse_bool(reply: Reply) -> Result<bool, StoreError> {
+    match reply {
+        Reply::Integer(number) => Ok(number != 0),
+        _ => Err(unexpected_reply()),
+    }
+}
+
+fn parse_expiring_value(reply: Reply) -> Result<Option<ExpiringValue>, StoreError> {
+    let Reply::Array(members) = reply else { return Err(unexpected_reply()) };
+    match members.as_slice() {
+        [Reply::Null, _] => Ok(None),
+        [Reply::Text(value), Reply::Integer(ttl)] => {
+            let ttl = u64::try_from(*ttl).ok().map(Duration::from_millis);
+            Ok(Some(ExpiringValue { value: value.clone(), ttl }))
+        }
+        _ => Err(unexpected_reply()),
+    }
+}
+
+fn parse_list(reply: Reply) -> Result<Vec<StoredValue>, StoreError> {
+    let Reply::Array(members) = reply else { return Err(unexpected_reply()) };
+    let parse = |pair: &[Reply]| match pair {
+        [Reply::Text(name), Reply::Text(value)] => {
+            let name = String::from_utf8(name.to_vec()).map_err(|_| unexpected_reply())?;
+            Ok(StoredValue { name, value: value.clone() })
+        }
+        _ => Err(unexpected_reply()),
+    };
+    let mut values: Vec<StoredValue> = members.chunks_exact(2).map(parse).collect::<Result<_, _>>()?;
+    values.sort_by(|first, second| first.name.cmp(&second.name));
+    Ok(values)
+}
+
+fn parse_callers(reply: Reply) -> Result<Vec<Caller>, StoreError> {
+    let Reply::Array(members) = reply else { return Err(unexpected_reply()) };
+    let parse = |member| match member {
+        Reply::Text(name) => Ok(Caller::new(&String::from_utf8_lossy(&name))),
+        _ => Err(unexpected_reply()),
+    };
+    members.into_iter().map(parse).collect()
+}
+
+impl Store for ValkeyStore {
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    fn get(&self, key: StoreKey<'_>) -> StoreResult<Option<Bytes>> {
+        let command = StoreCommand::plain("GET", vec![self.keys.value(key)]).in_slot(kind_slot(key.kind));
+        self.start(command, parse_value)
+    }
+
+    fn get_with_ttl(&self, key: StoreKey<'_>) -> StoreResult<Option<ExpiringValue>> {
+        self.start(self.value_command("get-with-ttl", key, Vec::new()), parse_expiring_value)
+    }
+
+    fn put(&self, key: StoreKey<'_>, value: Bytes, ttl: Option<Duration>) -> StoreResult<()> {
+        let new = NewValue::new(key.kind, value, ttl);
+        self.start_put("put", key, new, |reply| parse_bool(reply).map(drop))
+    }
+
+    fn put_if_absent(&self, key: StoreKey<'_>, value: Bytes, ttl: Option<Duration>) -> StoreResult<bool> {
+        self.start_put("put-if-absent", key, NewValue::new(key.kind, value, ttl), parse_bool)
+    }
+
+    fn replace(
+        &self,
+        key: StoreKey<'_>,
+        expected: &Bytes,
+        value: Bytes,
+        ttl: Option<Duration>,
+    ) -> StoreResult<bool> {
+        let last_arguments = vec![expected.clone()];
+        let new = NewValue { last_arguments, ..NewValue::new(key.kind, value, ttl) };
+        self.start_put("replace", key, new, parse_bool)
+    }
+
+    fn take(&self, key: StoreKey<'_>) -> StoreResult<Option<Bytes>> {
+        self.start(self.value_command("take", key, Vec::new()), parse_value)
+    }
+
+    /// In a cluster, fails for kinds that are on different nodes.
+    fn take_and_put(
+        &self,
+        taken: StoreKey<'_>,
+        put: StoreKey<'_>,
+        value: Bytes,
+        ttl: Option<Duration>,
+    ) -> StoreResult<Option<Bytes>> {
+        let is_cluster = matches!(self.url.servers, Servers::Cluster(_));
+        if is_cluster && kind_slot(taken.kind) != kind_slot(put.kind) {
+            let message = "values of these kinds cannot be exchanged in one step in a cluster";
+            return StoreReply::Ready(Err(StoreError::new(message)));
+        }
+        let new = NewValue {
+            further_keys: vec![self.keys.value(put), self.keys.index(put.kind)],
+            last_arguments: vec![self.keys.kind(put.kind).into(), put.name.to_owned().into()],
+            ..NewValue::new(put.kind, value, ttl)
+        };
+        self.start_put("exchange", taken, new, parse_value)
+    }
+
+    fn remove(&self, key: StoreKey<'_>) -> StoreResult<bool> {
+        let command = self.value_command("take", key, Vec::new());
+        self.start(command, |reply| parse_value(reply).map(|value| value.is_some()))
+    }
+
+    fn list(&self, kind: StoreKind, prefix: &str) -> StoreResult<Vec<StoredValue>> {
+        self.start(self.value_command("list", StoreKey::new(kind, prefix), Vec::new()), parse_list)
+    }
+
+    fn reserve(&self, request: &LimitRequest<'_>) -> StoreResult<Admission> {
+        let counters: Vec<LimitCounter> = request.counters.iter().cloned().collect();
+        let command = usage::reserve(&self.keys, request, 1);
+        self.start(command, move |reply| usage::parse_reserved(&reply, &counters))
+    }
+
+    fn release(&self, release: &UsageRelease<'_>) -> StoreResult<()> {
+        let UsageRelease { caller, counters, token } = release;
+        let command = usage::release(&self.keys, caller.as_str(), counters, *token, 1);
+        self.start(command, |_| Ok(()))
+    }
+
+    fn usage(
+        &self,
+        caller: &Caller,
+        counters: &CounterList<'_>,
+        _now: Instant,
+    ) -> StoreResult<Vec<CounterUsage>> {
+        let command = usage::command(&self.keys, "usage", caller.as_str(), counters, Vec::new());
+        self.start(command, usage::parse_usage)
+    }
+
+    fn callers(&self) -> StoreResult<Vec<Caller>> {
+        let command = usage::command(&self.keys, "callers", "", &CounterList::default(), Vec::new());
+        self.start(command, parse_callers)
+    }
+
+    fn clear_usage(&self, caller: &Caller, counters: &CounterList<'_>) -> StoreResult<()> {
+        let command = usage::command(&self.keys, "clear", caller.as_str(), counters, Vec::new());
+        self.start(command, |_| Ok(()))
+    }
+
+    fn publish(&self, key: StoreKey<'_>) -> StoreResult<()> {
+        let arguments = vec![self.keys.channel(key.kind), key.name.to_owned().into()];
+        self.start(StoreCommand::plain("PUBLISH", arguments), |_| Ok(()))
+    }
+
+    fn watch(&self, kind: StoreKind) -> broadcast::Receiver<StoreNotice> {
+        self.notices.watch(kind)
+    }
+}

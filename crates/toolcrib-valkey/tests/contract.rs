@@ -1,0 +1,59 @@
+//! The contract of `Store`, against a real server with real time.
+
+#![expect(clippy::unwrap_used, reason = "a failed test panics")]
+
+use toolcrib::Caller;
+use toolcrib::store::*;
+
+#[path = "../../toolcrib/src/store/contract.rs"]
+mod contract;
+
+mod contract_stores {
+    use std::cell::RefCell;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use test_support::store_server::StoreServer;
+    use tokio::time::{resume, sleep};
+    use toolcrib::store::{Store, StoreKey, StoreKind};
+    use toolcrib_valkey::{StoreUrl, ValkeyOptions, ValkeyStore};
+
+    thread_local! {
+        /// The server of the test that runs on this thread; it ends with the thread.
+        static SERVER: RefCell<Option<StoreServer>> = const { RefCell::new(None) };
+    }
+
+    /// The longest time that a test waits for.
+    const MAX_ADVANCE: Duration = Duration::from_secs(5);
+
+    /// Returns a connected store, or none if there is no server to test.
+    #[track_caller]
+    pub(super) fn stores() -> impl Future<Output = Vec<Arc<dyn Store>>> {
+        let server = StoreServer::start(&[]);
+        let url = server.as_ref().map(|server| format!("valkey://{}", server.address()));
+        SERVER.set(server);
+        async move {
+            resume();
+            let Some(url) = url else { return Vec::new() };
+            let url: StoreUrl = url.parse().unwrap();
+            let mut options = ValkeyOptions::default();
+            options.operation_timeout = Duration::from_secs(10);
+            let store = ValkeyStore::connect(url, options).unwrap();
+            // Connected, so that no notice is missed.
+            store.get(StoreKey::new(StoreKind::Session, "")).wait().await.unwrap();
+            vec![Arc::new(store) as Arc<dyn Store>]
+        }
+    }
+
+    /// Lets time pass. The longest times of the contract are only there to be longer than the others.
+    pub(super) async fn advance(time: Duration) {
+        if time <= MAX_ADVANCE {
+            sleep(time).await;
+        }
+    }
+
+    /// Returns whether a store measured the expected time, except for what passed between two operations.
+    pub(super) fn is_equal_time(time: Duration, expected: Duration) -> bool {
+        time <= expected && expected < time + Duration::from_millis(900)
+    }
+}
