@@ -319,7 +319,7 @@ impl IssuedCallers {
         if state.is_replaced {
             return None;
         }
-        let access = state.log_in(&login, &token)?;
+        let access = state.log_in(&login, &token).ok()?;
         let needs_task = !std::mem::replace(&mut state.has_expiry_task, true);
         drop(state);
         if needs_task {
