@@ -14,6 +14,7 @@ use std::path::Path;
 use serde_json::Value as Json;
 use toolcrib::{Rules, ServerSpec};
 
+use self::gateway::ENTRY_NAME;
 use self::masked_diff::FileDiff;
 use self::render::RenderedEntry;
 use self::undo_log::{UndoLog, UndoStep};
@@ -24,6 +25,9 @@ use crate::edit::file::{OriginalFile, is_broken_link, resolve_existing_part, res
 use crate::edit::jsonc::JsonDialect;
 use crate::edit::yaml;
 use crate::error::{AgentErrorKind, Error};
+
+/// Programs that run a package of npm or Python.
+const PACKAGE_RUNNERS: [&str; 4] = ["npx", "bunx", "uvx", "pipx"];
 
 /// A server to export, with its tool rules.
 #[derive(Debug, Clone, Copy)]
@@ -49,6 +53,8 @@ pub struct ExportPlan {
     names: Vec<String>,
     /// Keys of the entries of others that the change removes.
     removed: Vec<Vec<String>>,
+    /// Entries that are not written, because others have their names.
+    blocked: Vec<(String, EntryMembers)>,
     /// Settings that the agent cannot express.
     pub warnings: Vec<String>,
     undo_log: UndoLog,
@@ -151,6 +157,7 @@ impl ExportPlan {
             text,
             names: Vec::new(),
             removed: Vec::new(),
+            blocked: Vec::new(),
             warnings: Vec::new(),
             undo_log,
         }
@@ -177,7 +184,7 @@ impl ExportPlan {
     }
 
     /// Removes further entries of the file, by the keys that lead to them. They are entries of others, so undoing the
-    /// export puts them back.
+    /// export puts them back. An entry of toolcrib that had no free name until then is written.
     ///
     /// # Errors
     ///
@@ -189,7 +196,24 @@ impl ExportPlan {
             self.text = removed.map_err(|error| invalid_file_error(agent, self.file(), &error))?;
             self.removed.push(keys.clone());
         }
+        for (name, members) in std::mem::take(&mut self.blocked) {
+            let path = agent.entry_path(&name);
+            if !self.removed.iter().any(|keys| *keys == path) {
+                self.blocked.push((name, members));
+                continue;
+            }
+            let added = agent.language.set_entry(&self.text, &path, &members);
+            self.text = added.map_err(|error| invalid_file_error(agent, self.file(), &error))?;
+            let warning = self.blocked_warning(&name);
+            self.warnings.retain(|other| *other != warning);
+            self.names.push(name);
+        }
         self.validate_result(agent)
+    }
+
+    fn blocked_warning(&self, name: &str) -> String {
+        let file = self.file().display();
+        format!("`{name}` is not changed: `{file}` has an entry that toolcrib did not write")
     }
 
     fn set_entries(&mut self, agent: &Agent, entries: Vec<(String, EntryMembers)>) -> Result<(), EditError> {
@@ -201,10 +225,8 @@ impl ExportPlan {
             let foreign =
                 existing.get(&name).filter(|entry| !own_names.contains(&name) && !is_toolcrib_entry(entry));
             if foreign.is_some_and(|entry| *entry != Json::Object(members.iter().cloned().collect())) {
-                let file = self.original.path().display();
-                self.warnings.push(format!(
-                    "`{name}` is not changed: `{file}` has an entry that toolcrib did not write"
-                ));
+                self.warnings.push(self.blocked_warning(&name));
+                self.blocked.push((name, members));
                 continue;
             }
             self.text = agent.language.set_entry(&self.text, &agent.entry_path(&name), &members)?;
@@ -432,9 +454,22 @@ fn named_entries<'a>(agent: &Agent, document: &'a Json) -> Vec<(String, &'a Json
     }
 }
 
-/// Returns whether an entry starts toolcrib.
+/// Returns whether an entry starts toolcrib, also as a package of npm or Python.
 pub(crate) fn is_toolcrib_entry(entry: &Json) -> bool {
     let commands = [&entry["command"], &entry["cmd"], &entry["command"][0], &entry["transport"]["command"]];
-    let mut programs = commands.into_iter().filter_map(Json::as_str);
-    programs.any(|program| Path::new(program).file_name().is_some_and(|name| name == "toolcrib"))
+    let mut programs = commands.into_iter().filter_map(Json::as_str).filter_map(file_name);
+    programs.any(|name| name == ENTRY_NAME || (PACKAGE_RUNNERS.contains(&name) && runs_toolcrib(entry)))
+}
+
+/// Returns whether the arguments of a package runner are those of `toolcrib stdio`.
+fn runs_toolcrib(entry: &Json) -> bool {
+    let lists = [&entry["command"], &entry["args"], &entry["transport"]["args"]];
+    let arguments: Vec<&str> =
+        lists.into_iter().filter_map(Json::as_array).flatten().filter_map(Json::as_str).collect();
+    let is_package = |argument: &&str| argument.split('@').next() == Some(ENTRY_NAME);
+    arguments.iter().any(is_package) && arguments.contains(&"stdio")
+}
+
+fn file_name(program: &str) -> Option<&str> {
+    Path::new(program).file_name()?.to_str()
 }

@@ -164,7 +164,8 @@ pub(crate) enum Command {
     /// SERVER.TOOL, it is the server's own name of the tool.
     ///
     /// KEY=VALUE has the type of the tool's schema, and KEY:=JSON is JSON. A repeated KEY is an
-    /// array. An argument that starts with { is the object of all arguments; @FILE reads it.
+    /// array, and so is a single one where the schema has an array. An argument that starts with {
+    /// is the object of all arguments; @FILE reads it.
     #[command(
         verbatim_doc_comment,
         alias = "call-tool",

@@ -412,11 +412,13 @@ impl Acceptor for TcpAcceptor {
     type Stream = AcceptedTcp;
     type Permit = Option<AddressPermit>;
 
-    /// Accepts a connection. Those of a trusted proxy are not limited, because they are used by many clients.
+    /// Accepts a connection. Those of trusted proxies and of other replicas are not limited, because they are used by many
+    /// clients.
     async fn accept(&self) -> io::Result<(AcceptedTcp, Option<AddressPermit>)> {
         loop {
             let (stream, peer) = self.listener.accept().await?;
-            let permit = match self.http.is_trusted_proxy(peer.ip()) {
+            let is_shared = self.http.is_trusted_proxy(peer.ip()) || self.http.is_replica(peer.ip());
+            let permit = match is_shared {
                 true => None,
                 false => match self.by_ip.try_acquire(peer.ip()) {
                     Some(permit) => Some(permit),

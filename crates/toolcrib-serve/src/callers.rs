@@ -1,5 +1,6 @@
 //! Authenticates callers by bearer token, client certificate or user. Only the digests of tokens are kept.
 
+mod asserted;
 mod issued;
 mod proof;
 mod revocations;
@@ -29,6 +30,9 @@ use crate::client_memory::CallerMemory;
 use crate::connection_peer::{ConnectionPeer, Entrypoint};
 use crate::resource::ResourceUrl;
 
+/// The credential of callers that need no token.
+const LOCAL_CREDENTIAL: &str = "local";
+
 /// A caller that may use the gateway.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -55,7 +59,7 @@ impl AuthenticatedCaller {
 
     /// Creates a caller that needs no token.
     pub(crate) fn trusted(caller: Caller, admin: bool) -> Self {
-        Self::new(caller, admin, "local".into())
+        Self::new(caller, admin, LOCAL_CREDENTIAL.into())
     }
 
     /// Returns the same access, restricted to a profile.

@@ -1,15 +1,19 @@
 //! The MCP endpoint over Streamable HTTP: determines the era of a request, checks its headers and responds.
 
 mod batch;
+mod forwarding;
 mod get_stream;
 mod headers;
+mod relayed_events;
 mod sessions;
 mod stateless;
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::header::{ALLOW, CONNECTION, EXPECT, HeaderName, HeaderValue, RETRY_AFTER};
+use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use toolcrib::call::trace_meta;
 use toolcrib::protocol::era::client::{self, DeclaredEra, INITIALIZE};
@@ -22,6 +26,7 @@ use toolcrib::{Error, ServerId};
 use self::headers::RequestHeaders;
 use crate::batch::is_batch;
 use crate::body::ResponseBody;
+use crate::caller_assertion::FORWARDED;
 use crate::callers::AuthenticatedCaller;
 use crate::client_memory::{MemoryAccount, MemoryClaim};
 use crate::connection_peer::Entrypoint;
@@ -62,6 +67,16 @@ async fn find_scope(
         Ok(access) => access,
         Err(error) => return Err(Box::new(conn.refuse_login(&error, target, headers))),
     };
+    endpoint_scope(conn, access, target, headers)
+}
+
+/// Returns the endpoint of a path for a caller.
+fn endpoint_scope(
+    conn: &ConnectionContext,
+    access: Arc<AuthenticatedCaller>,
+    target: &Uri,
+    headers: &HeaderMap,
+) -> Result<EndpointScope, Box<Response<ResponseBody>>> {
     let not_found = |message: String| Box::new(response::error_response(StatusCode::NOT_FOUND, &message));
     let crib = &conn.gateway.service.crib;
     let caller = &access.caller;
@@ -92,17 +107,44 @@ async fn find_scope(
 }
 
 /// Handles one request to an MCP endpoint.
-pub(crate) async fn respond(conn: &ConnectionContext, request: Request<Incoming>) -> Response<ResponseBody> {
-    let scope = match find_scope(conn, request.uri(), request.headers()).await {
+pub(crate) async fn respond(
+    conn: &ConnectionContext,
+    mut request: Request<Incoming>,
+) -> Response<ResponseBody> {
+    let found = match &conn.gateway.replicas {
+        Some(replicas) if request.headers().contains_key(FORWARDED) => {
+            forwarding::accept(conn, replicas, &mut request)
+        }
+        _ => find_scope(conn, request.uri(), request.headers()).await,
+    };
+    let scope = match found {
         Ok(scope) => scope,
         Err(response) => return *response,
     };
-    match *request.method() {
-        Method::POST => post(conn, scope, request).await,
-        Method::GET => get_stream::open(conn, &scope, request.headers()).await,
-        Method::DELETE => sessions::delete(conn, &scope, request.headers()).await,
+    if *request.method() == Method::POST {
+        return post(conn, scope, request).await;
+    }
+    let (head, _) = request.into_parts();
+    if let Some(response) = forward_elsewhere(conn, &scope, &head, &Bytes::new()).await {
+        return response;
+    }
+    match head.method {
+        Method::GET => get_stream::open(conn, &scope, &head.headers).await,
+        Method::DELETE => sessions::delete(conn, &scope, &head.headers).await,
         _ => method_not_allowed(),
     }
+}
+
+/// Forwards a request for something that another replica owns; `None` if it is to be handled here.
+async fn forward_elsewhere(
+    conn: &ConnectionContext,
+    scope: &EndpointScope,
+    head: &Parts,
+    body: &Bytes,
+) -> Option<Response<ResponseBody>> {
+    let replicas = conn.gateway.replicas.as_ref()?;
+    // Boxed to keep the future of a request without replicas small.
+    Box::pin(forwarding::forward_elsewhere(conn, replicas, scope, head, body)).await
 }
 
 async fn post(
@@ -128,6 +170,9 @@ async fn post(
             Ok(scope) => scope,
             Err(response) => return *response,
         };
+    }
+    if let Some(response) = forward_elsewhere(conn, &scope, &head, &body).await {
+        return response;
     }
     if is_batch(&body) {
         if let Some(date) = &request_headers.unknown_revision {

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolcrib::config::{AddressRange, GatewayLimits};
 use toolcrib::protocol::era::client::RequestMetaReader;
+use toolcrib::store::Replica;
 use toolcrib::util::tasks::SpawnBoxed as _;
 use toolcrib::{Caller, ServerId};
 
@@ -28,6 +29,7 @@ use crate::forwarded::ForwardedClient;
 use crate::login::{ConnectionLogin, FailedLoginLog, FailedLogins, UnauthenticatedConnections};
 use crate::login_error::LoginError;
 use crate::origin_check::{HostAllowList, request_authority};
+use crate::replicas::Replicas;
 use crate::resource::{PublicAddress, ResourceUrl, endpoint_path};
 use crate::response;
 use crate::service::recent_clients::{ClientKind, ConnectedClient};
@@ -47,6 +49,8 @@ pub struct HttpGateway {
     pub(crate) callers: Arc<ActiveCallers>,
     pub(crate) admin: Arc<dyn AdminRoutes>,
     pub(crate) sessions: Arc<Sessions>,
+    /// The other replicas, if requests are forwarded to them.
+    pub(crate) replicas: Option<Replicas>,
     pub(crate) allowed_hosts: HostAllowList,
     /// Size limit of a request body in bytes.
     pub(crate) max_body: usize,
@@ -89,7 +93,10 @@ impl HttpGateway {
     ) -> Self {
         let service = service.into();
         let store = service.crib.store();
-        let sessions = Arc::new(Sessions::new(limits.sessions).with_store(store));
+        let replica = service.crib.replica().filter(|_| store.is_shared());
+        let replicas = replica.and_then(open_replicas);
+        let replica = replica.filter(|_| replicas.is_some());
+        let sessions = Arc::new(Sessions::new(limits.sessions).with_store(store, replica));
         let tasks = TaskTracker::new();
         if store.is_shared() {
             shared_state::spawn_watchers(store, &service, &callers, &sessions, &tasks);
@@ -98,8 +105,9 @@ impl HttpGateway {
             service,
             callers,
             admin: Arc::new(NoAdminRoutes),
+            allowed_hosts: HostAllowList::new(own_host(replicas.as_ref()).into_iter().collect()),
             sessions,
-            allowed_hosts: HostAllowList::new(Vec::new()),
+            replicas,
             max_body: limits.body,
             tasks,
             open_phases: AtomicUsize::new(0),
@@ -133,7 +141,8 @@ impl HttpGateway {
     /// of other hosts, are refused.
     #[must_use]
     pub fn with_hosts(self, hosts: Vec<String>) -> Self {
-        Self { allowed_hosts: HostAllowList::new(hosts), ..self }
+        let own_host = own_host(self.replicas.as_ref());
+        Self { allowed_hosts: HostAllowList::new(hosts.into_iter().chain(own_host).collect()), ..self }
     }
 
     /// Sets the URL by which clients reach the gateway, without a slash at its end, if it is not that of the listener, and the
@@ -154,6 +163,11 @@ impl HttpGateway {
     /// Returns whether a peer is a trusted proxy.
     pub fn is_trusted_proxy(&self, address: IpAddr) -> bool {
         self.trusted_proxies.iter().any(|range| range.contains(address))
+    }
+
+    /// Returns whether another replica has connected from an address. Its connections carry requests of many clients.
+    pub fn is_replica(&self, address: IpAddr) -> bool {
+        self.replicas.as_ref().is_some_and(|replicas| replicas.is_peer(address))
     }
 
     /// Sets the number of TCP connections that may be open without having presented a valid token. If there are more, the
@@ -232,6 +246,20 @@ impl HttpGateway {
         self.tasks.close();
         self.tasks.wait().await;
     }
+}
+
+/// Returns the client for other replicas, unless TLS is needed and not available.
+fn open_replicas(replica: &Arc<Replica>) -> Option<Replicas> {
+    let opened = Replicas::new(replica.clone());
+    opened
+        .inspect_err(|reason| tracing::error!("requests are not forwarded to other replicas: {reason}"))
+        .ok()
+}
+
+/// Returns the host by which other replicas address this one.
+fn own_host(replicas: Option<&Replicas>) -> Option<String> {
+    let url: Uri = replicas?.own.address().parse().ok()?;
+    url.host().map(str::to_owned)
 }
 
 /// State of one connection, shared by its requests.

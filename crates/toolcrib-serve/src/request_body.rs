@@ -59,7 +59,7 @@ pub(crate) async fn read(
 }
 
 /// Reads a body to its end. The bytes of a body in one frame are not copied.
-async fn read_frames(
+pub(crate) async fn read_frames(
     body: &mut (impl Body<Data = Bytes> + Unpin),
     limit: usize,
     claim: &mut MemoryClaim,

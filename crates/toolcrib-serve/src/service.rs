@@ -7,6 +7,7 @@ pub(crate) mod in_flight;
 mod initialize;
 pub(crate) mod listen;
 mod methods;
+mod owned_request;
 pub(crate) mod recent_clients;
 mod result_budget;
 mod result_parts;
@@ -244,12 +245,13 @@ impl McpService {
     pub fn new(crib: Crib) -> Self {
         // A client of any kind may connect, and each is asked only what it can answer.
         crib.add_client_capabilities(&ClientCapabilities::all());
+        let stored_results = ResultStore::new(crib.replica());
         Self {
             crib,
             next_key: AtomicU64::new(1),
             catalog_digests: Mutex::default(),
             hint_formatter: None,
-            stored_results: ResultStore::default(),
+            stored_results,
             recent_clients: RecentClients::default(),
         }
     }

@@ -1,6 +1,6 @@
 //! Sessions over HTTP, for clients of the session era.
 
-mod shared;
+pub(crate) mod shared;
 pub(crate) mod stream;
 
 use std::cmp::Reverse;
@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use toolcrib::Caller;
 use toolcrib::protocol::json::object::Object;
-use toolcrib::store::Store;
+use toolcrib::store::{Replica, Store};
 use toolcrib::util::encoding;
 use toolcrib::util::locks::IgnorePoison as _;
 
@@ -112,8 +112,8 @@ impl Sessions {
     }
 
     /// Lets other gateways continue the sessions, if they use the store.
-    pub(crate) fn with_store(mut self, store: &Arc<dyn Store>) -> Self {
-        self.shared = SharedSessions::new(store);
+    pub(crate) fn with_store(mut self, store: &Arc<dyn Store>, replica: Option<&Arc<Replica>>) -> Self {
+        self.shared = SharedSessions::new(store, replica);
         self
     }
 
@@ -137,29 +137,36 @@ impl Sessions {
         params: Option<&Object>,
         memory: Option<MemoryClaim>,
     ) -> Option<NewSession> {
-        let id = encoding::random_hex()?;
-        let client = match &self.shared {
-            Some(shared) => shared.share(client, &id, params),
-            None => client,
+        let Some(shared) = &self.shared else {
+            return self.insert(encoding::random_hex()?, Session::new(client, memory));
         };
-        self.insert(id, client, memory)
+        let id = shared.new_id()?;
+        let client = shared.share(client, &id, params);
+        self.insert(id, Session::new(client, memory))
     }
 
-    /// Adds a session, unless there is one with this id.
-    fn insert(
+    /// Adds a session that another gateway had open. Its events get other numbers than those that the client has seen.
+    fn insert_restored(
         &self,
         id: String,
         client: SessionClientState,
-        memory: Option<MemoryClaim>,
+        memory: MemoryClaim,
     ) -> Option<NewSession> {
+        let mut session = Session::new(client, Some(memory));
+        session.streams.start_elsewhere();
+        self.insert(id, session)
+    }
+
+    /// Adds a session, unless there is one with this id.
+    fn insert(&self, id: String, session: Session) -> Option<NewSession> {
         let mut state = self.state();
         if state.sessions.contains_key(&id) {
             return Some(NewSession { id, needs_expiry_task: false });
         }
-        if let Some(removed) = state.find_excess(client.scope.caller(), self.max_sessions) {
+        if let Some(removed) = state.find_excess(session.client.scope.caller(), self.max_sessions) {
             state.sessions.remove(&removed?).inspect(|session| session.end());
         }
-        state.sessions.insert(id.clone(), Arc::new(Session::new(client, memory)));
+        state.sessions.insert(id.clone(), Arc::new(session));
         let needs_expiry_task = !std::mem::replace(&mut state.has_expiry_task, true);
         Some(NewSession { id, needs_expiry_task })
     }
@@ -195,6 +202,12 @@ impl Sessions {
     /// Ends a session here, if there is one.
     pub(crate) fn discard(&self, id: &str) {
         self.state().sessions.remove(id).inspect(|session| session.end());
+    }
+
+    /// Leaves a session to another replica. Requests in progress go on, and the notification stream ends, so that the client
+    /// opens it again at the other replica.
+    fn hand_over(&self, id: &str) {
+        self.state().sessions.remove(id).inspect(|session| session.ended.cancel());
     }
 
     /// Ends idle sessions until none are left or the gateway stops.

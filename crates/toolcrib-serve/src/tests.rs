@@ -6,6 +6,7 @@ pub(crate) mod delayed_store;
 mod idle_connections;
 mod issuers;
 mod proxies;
+mod replicas;
 mod shared_store;
 mod slow_responses;
 mod transparency;

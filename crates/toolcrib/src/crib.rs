@@ -13,6 +13,7 @@ mod lists;
 #[cfg(feature = "http")]
 mod logins;
 mod remembered;
+mod replica;
 mod requests;
 mod search;
 mod server_list;

@@ -1,6 +1,7 @@
 //! The HTTP client: TCP, the proxy from the environment, TLS for https, and a pool of connections.
 
 pub(crate) mod address_rules;
+pub(crate) mod forward;
 pub(crate) mod post;
 
 use std::future::Future;
@@ -95,10 +96,22 @@ impl Connector {
         tcp.set_keepalive(Some(TCP_KEEPALIVE)); // an HTTP/1.1 stream may be idle for long
         tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
         let tls = match url.scheme_str() {
-            Some("https") => Some(tls_connector()?),
+            Some("https") => Some(tls_connector(&[b"h2", b"http/1.1"])?),
             _ => None,
         };
         Ok(Self { tcp, proxies: Arc::new(Matcher::from_env()), tls, peers: None })
+    }
+
+    /// Creates a connector for other replicas at URLs with this scheme: without a proxy, because their requests are signed for
+    /// the replica alone, and with HTTP/1.1, because streams of HTTP/2 on one connection are limited.
+    pub(crate) fn for_replicas(url: &Uri, connect_timeout: Duration) -> Result<Self, String> {
+        let mut connector = Self::new(url)?;
+        connector.tcp.set_connect_timeout(Some(connect_timeout));
+        connector.proxies = Arc::new(Matcher::builder().build());
+        if url.scheme_str() == Some("https") {
+            connector.tls = Some(tls_connector(&[b"http/1.1"])?);
+        }
+        Ok(connector)
     }
 
     /// Restricts direct connections to addresses that `rules` allow. Nothing is sent to others.
@@ -161,7 +174,7 @@ impl Connector {
     }
 }
 
-fn tls_connector() -> Result<TlsConnector, String> {
+fn tls_connector(protocols: &[&[u8]]) -> Result<TlsConnector, String> {
     let trusted = rustls_native_certs::load_native_certs();
     let mut roots = rustls::RootCertStore::empty();
     if roots.add_parsable_certificates(trusted.certs).0 == 0 {
@@ -174,7 +187,7 @@ fn tls_connector() -> Result<TlsConnector, String> {
         .map_err(|error| format!("cannot set up TLS: {error}"))?
         .with_root_certificates(roots)
         .with_no_client_auth();
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
     Ok(TlsConnector::from(Arc::new(config)))
 }
 

@@ -201,6 +201,9 @@ pub use crate::crib::{
 };
 #[cfg(feature = "http")]
 #[doc(hidden)]
+pub use crate::http_client::forward::{ForwardClient, ForwardFailure};
+#[cfg(feature = "http")]
+#[doc(hidden)]
 pub use crate::http_client::post::{PostClient, PostFailure};
 pub use crate::limits::{LimitKind, LimitOwner, LimitStatus, OnStoreFailure, UsageLimit, UsageLimits};
 pub use crate::model::call_id::{CallId, InvalidCallId};

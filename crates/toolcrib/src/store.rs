@@ -13,6 +13,7 @@ mod delayed;
 mod key;
 mod limit;
 mod memory;
+mod replica;
 mod reply;
 mod signing_key;
 
@@ -35,6 +36,9 @@ pub use limit::{
 };
 pub use memory::MemoryStore;
 pub(crate) use memory::usage_file;
+pub use replica::{InvalidReplicaAddress, Replica};
+#[doc(hidden)]
+pub use replica::{OwnedKind, has_name_form};
 pub use reply::{StoreFuture, StoreReply};
 pub use signing_key::{SigningKey, SigningKeyError};
 

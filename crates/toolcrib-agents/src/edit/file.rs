@@ -132,11 +132,12 @@ fn read_contents(path: &Path) -> io::Result<Option<String>> {
     if !metadata.is_file() {
         return Err(io::Error::other("not a regular file"));
     }
-    let mut text = String::new();
-    File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > MAX_FILE_BYTES {
+    let mut contents = Vec::new();
+    File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut contents)?;
+    if contents.len() as u64 > MAX_FILE_BYTES {
         return Err(io::Error::other("larger than 64 MiB"));
     }
+    let text = String::from_utf8(contents).map_err(|_| io::Error::other("it is not UTF-8 text"))?;
     Ok(Some(text))
 }
 

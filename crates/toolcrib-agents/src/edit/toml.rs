@@ -138,7 +138,10 @@ impl TomlFile {
     pub fn render(&self) -> String {
         let plain = self.source.strip_prefix(BOM).unwrap_or(&self.source);
         let bom = if plain.len() < self.source.len() { "\u{feff}" } else { "" };
-        format!("{bom}{}", super::restore_line_endings(plain, &self.document.to_string()))
+        let text = super::restore_line_endings(plain, &self.document.to_string());
+        // The document ends each value with a line break, also the last one of a file that ends without.
+        let is_cut = !plain.ends_with('\n') && plain.lines().next_back() == text.lines().next_back();
+        format!("{bom}{}", if is_cut { text.trim_end_matches(['\r', '\n']) } else { &text })
     }
 
     fn table_mut(&mut self, path: &[&str]) -> Option<&mut dyn TableLike> {

@@ -109,6 +109,8 @@ fn own_entry_is_never_imported() {
             "toolcrib": {"command": "toolcrib", "args": ["stdio"]},
             "crib": {"command": "/usr/local/bin/toolcrib", "args": ["stdio"]},
             "oc": {"type": "local", "command": ["toolcrib", "stdio"]},
+            "npx": {"command": "npx", "args": ["-y", "toolcrib@1.0.0", "stdio"]},
+            "uvx": {"command": ["/usr/bin/uvx", "toolcrib", "stdio", "--profile", "x"]},
             "web": {"url": "http://127.0.0.1:7717/mcp"}
         }}"#,
     );

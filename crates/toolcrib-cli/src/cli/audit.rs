@@ -15,6 +15,11 @@ pub(crate) struct AuditArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum AuditCommand {
     /// Check that no line of the audit file was changed, removed or inserted
+    ///
+    /// Examples:
+    ///   toolcrib audit verify
+    ///   toolcrib audit verify /var/log/toolcrib/audit.jsonl
+    #[command(verbatim_doc_comment)]
     Verify(AuditVerifyArgs),
 }
 

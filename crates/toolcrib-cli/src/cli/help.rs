@@ -141,11 +141,17 @@ mod tests {
     #[test]
     fn verb_help_has_examples_and_no_global_options() {
         command().debug_assert();
-        for mut verb in command().get_subcommands().filter(|verb| !verb.is_hide_set()).cloned() {
+        let verbs = visible_subcommands(&command());
+        let actions: Vec<clap::Command> = verbs.iter().flat_map(visible_subcommands).collect();
+        for mut verb in verbs.into_iter().chain(actions) {
             let about = verb.get_long_about().map(ToString::to_string).unwrap_or_default();
             assert!(about.contains("Examples:\n  "), "{}: {about}", verb.get_name());
             let help = verb.render_long_help().to_string();
             assert!(!help.contains("--no-input"), "{help}");
         }
+    }
+
+    fn visible_subcommands(command: &clap::Command) -> Vec<clap::Command> {
+        command.get_subcommands().filter(|verb| !verb.is_hide_set()).cloned().collect()
     }
 }

@@ -13,6 +13,11 @@ pub(crate) struct PolicyArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum PolicyCommand {
     /// Test whether a caller may use a tool, prompt or resource, and show the rule that decides
+    ///
+    /// Examples:
+    ///   toolcrib policy test --tool git.push
+    ///   toolcrib policy test --caller ci --tool git.push
+    #[command(verbatim_doc_comment)]
     Test(PolicyTestArgs),
 }
 

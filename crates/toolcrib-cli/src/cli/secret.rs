@@ -13,10 +13,24 @@ pub(crate) struct SecretArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum SecretCommand {
     /// Set a secret: prompt for the value without echo, or read it from stdin
+    ///
+    /// Examples:
+    ///   toolcrib secret set github-token
+    ///   pass show github | toolcrib secret set github-token
+    #[command(verbatim_doc_comment)]
     Set(SetSecretArgs),
     /// List names, where each secret is stored and what uses it; never values
+    ///
+    /// Examples:
+    ///   toolcrib secret ls
+    ///   toolcrib secret ls --json
+    #[command(verbatim_doc_comment)]
     Ls,
     /// Remove a secret
+    ///
+    /// Examples:
+    ///   toolcrib secret rm github-token
+    #[command(verbatim_doc_comment)]
     Rm(SecretNameArgs),
 }
 

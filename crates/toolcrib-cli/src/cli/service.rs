@@ -43,10 +43,26 @@ pub(crate) struct ServiceArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum ServiceCommand {
     /// Install and start the service, or update it
+    ///
+    /// Examples:
+    ///   toolcrib service install
+    ///   toolcrib service install --listen 127.0.0.1:7718
+    ///   toolcrib service install --dry-run
+    #[command(verbatim_doc_comment)]
     Install(InstallServiceArgs),
     /// Stop and remove the service
+    ///
+    /// Examples:
+    ///   toolcrib service remove
+    ///   toolcrib service remove --dry-run
+    #[command(verbatim_doc_comment)]
     Remove(RemoveServiceArgs),
     /// Show whether the service is installed and running
+    ///
+    /// Examples:
+    ///   toolcrib service status
+    ///   toolcrib service status --json
+    #[command(verbatim_doc_comment)]
     Status,
 }
 

@@ -100,7 +100,10 @@ fn print_nothing_to_do(plan: &InitPlan, out: &mut Output) -> Result<ExitStatus> 
         out.print_json(&report_json(plan, None))?;
     }
     plan.warn_unusable(out)?;
-    out.print_note("nothing to do: every agent uses toolcrib")?;
+    out.print_note(match plan.unusable.is_empty() {
+        true => "nothing to do: every agent uses toolcrib",
+        false => "nothing was changed: the agents above are left out, and every other one uses toolcrib",
+    })?;
     Ok(ExitStatus::Success)
 }
 
@@ -189,14 +192,12 @@ async fn check_result(
     if let GatewayUpdate::NotRunning = gateway {
         proof::start_gateway(config_flag, paths, out).await?;
     }
-    out.print_note("starting the servers once to list their tools …")?;
-    let listing = match plan.new_config.roster.is_empty() {
-        true => ToolsReport::default(),
-        false => match proof::list_servers(paths, out).await? {
-            Some(listing) => listing,
-            None => return Ok(None),
-        },
-    };
+    let mut listing = ToolsReport::default();
+    if !plan.new_config.roster.is_empty() {
+        out.print_note("starting the servers once to list their tools …")?;
+        let Some(listed) = proof::list_servers(paths, out).await? else { return Ok(None) };
+        listing = listed;
+    }
     let proofs = proof::prove_agents(&plan.agents, &plan.agent_paths).await?;
     Ok(proofs.map(|proofs| InitResult { gateway, listing, proofs }))
 }
@@ -215,6 +216,9 @@ fn print_result(plan: &InitPlan, result: Option<&InitResult>, out: &mut Output) 
                 }
             }
         }
+    }
+    if plan.new_config.roster.is_empty() {
+        out.print_note("next: `toolcrib add NAME -- COMMAND` declares a server for all of them")?;
     }
     for plan in &plan.agents {
         out.print_note(&format!(
@@ -344,6 +348,9 @@ fn print_undo(report: &UndoReport, agent_paths: &AgentPaths, out: &mut Output) -
     }
     if report.service_removed {
         out.print_line("removed the service")?;
+    }
+    if report.restored.is_empty() && report.is_complete() {
+        out.print_note("all files are as they were before")?;
     }
     if let Some(reason) = &report.service_left {
         out.warn(&format!("the service is still installed: {reason}"), Some(UNDO))?;

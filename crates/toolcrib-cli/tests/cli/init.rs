@@ -217,3 +217,39 @@ fn init_without_an_agent_says_what_to_do() {
         (&"no_agent".into(), &"toolcrib add NAME -- COMMAND".into())
     );
 }
+
+#[test]
+fn init_of_an_agent_without_servers_writes_a_config() {
+    let home = Home::new("");
+    fs::remove_file(home.config()).unwrap();
+    write_file(&home, ".cursor/mcp.json", "{}");
+    let done = run_discreetly(&home, &["init", "--yes", "--no-service"]).expect(0);
+    assert!(done.stdout.contains("Cursor: 0 tools through toolcrib"), "{}{}", done.stdout, done.stderr);
+    run_discreetly(&home, &["check"]).expect(0);
+    run_discreetly(&home, &["init", "--undo"]).expect(0);
+    let text = fs::read_to_string(user_home(&home).join(".cursor/mcp.json")).unwrap();
+    assert!(text == "{}" && !home.config().exists(), "{text}");
+}
+
+#[test]
+fn init_replaces_a_server_that_is_called_toolcrib() {
+    let home = Home::new("");
+    fs::remove_file(home.config()).unwrap();
+    let program = home.0.file("demo-program");
+    std::os::unix::fs::symlink(PROGRAM, &program).unwrap();
+    let before = format!(
+        r#"{{"mcpServers": {{"toolcrib": {{"command": {program:?}, "args": ["demo-server", "echo"]}}, "crib": {{"command": "toolcrib", "args": ["stdio"]}}}}}}"#
+    );
+    write_file(&home, ".cursor/mcp.json", &before);
+    write_file(&home, ".gemini/settings.json", "[]");
+    let done = run_discreetly(&home, &["init", "--yes", "--no-service"]).expect(0);
+    assert!(done.stdout.contains("keep `crib` in `~/.cursor/mcp.json`"), "{}", done.stdout);
+    assert!(!done.stderr.contains("is not changed"), "{}", done.stderr);
+    let read = || fs::read_to_string(user_home(&home).join(".cursor/mcp.json")).unwrap();
+    let entries: Value = serde_json::from_str(&read()).unwrap();
+    assert_eq!(entries["mcpServers"]["toolcrib"]["args"], serde_json::json!(["stdio"]));
+    let again = run_discreetly(&home, &["init", "--no-service"]).expect(0);
+    assert!(again.stderr.contains("nothing was changed: the agents above are left out"), "{}", again.stderr);
+    run_discreetly(&home, &["init", "--undo"]).expect(0);
+    assert_eq!(read(), before);
+}

@@ -63,6 +63,9 @@ fn tools_of_other_servers_survive_failed_server() {
     }
     home.write(&crashing());
     home.run(&["tools"]).expect(4);
+    home.write("[servers.silent]\ncommand = \"true\"\n");
+    let silent = home.run(&["tools"]).expect(4);
+    assert!(silent.stderr.contains("it exited immediately with status 0 and no output"), "{}", silent.stderr);
 }
 
 #[test]

@@ -21,6 +21,7 @@ use toolcrib::util::tasks::SpawnBoxed as _;
 use toolcrib::{Caller, Secret};
 
 use super::AuthenticatedCaller;
+use crate::caller_assertion::{IssuedAssertion, unix_seconds};
 use crate::resource::ResourceUrl;
 
 /// Tokens that are remembered. All are forgotten when there are more.
@@ -279,6 +280,48 @@ impl IssuedCallers {
             self.spawn_expiry_task();
         }
         Some(Ok(access))
+    }
+
+    /// Returns what is known of the login with a credential.
+    pub(super) fn assert_login(&self, credential: &str) -> Option<IssuedAssertion> {
+        let state = self.lock();
+        let (key, login) = state.logins.iter().find(|(_, login)| *login.access.credential == *credential)?;
+        Some(IssuedAssertion {
+            issuer: login.issuer.clone(),
+            subject: login.subject.clone(),
+            client: key.client.clone(),
+            groups: login.claimed_groups.clone(),
+            expires: unix_seconds(login.expires.wall),
+        })
+    }
+
+    /// Logs in a caller whose token another replica has verified. Returns `None` if its issuer is not declared here, its login has
+    /// expired, or it may not log in.
+    pub(super) fn log_in_asserted(
+        self: &Arc<Self>,
+        asserted: &IssuedAssertion,
+    ) -> Option<Arc<AuthenticatedCaller>> {
+        let IssuedAssertion { issuer, subject, client, groups, expires } = asserted.clone();
+        self.spec.find_issuer(&issuer)?;
+        let rights = self.spec.rights(&issuer, &subject, &groups).ok()?;
+        let expires = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(expires))?;
+        if expires <= wall_time() {
+            return None;
+        }
+        let login = LoginKey { rights, client: client.clone() };
+        let token =
+            VerifiedToken { issuer, subject, client, groups, scopes: Vec::new(), audiences: None, expires };
+        let mut state = self.lock();
+        if state.is_replaced {
+            return None;
+        }
+        let access = state.log_in(&login, &token)?;
+        let needs_task = !std::mem::replace(&mut state.has_expiry_task, true);
+        drop(state);
+        if needs_task {
+            self.spawn_expiry_task();
+        }
+        Some(Arc::new(access))
     }
 
     fn spawn_expiry_task(self: &Arc<Self>) {

@@ -32,12 +32,10 @@ pub(super) async fn respond(
     let refuse = |code, message: &str| error_response(StatusCode::BAD_REQUEST, None, code, message);
     let session = match sessions::find(conn, scope, headers).await {
         Ok(session) => session,
-        Err(error @ (SessionError::StoreUnavailable(_) | SessionError::NoMemory(_))) => {
-            return session_error(conn, None, error);
-        }
         Err(SessionError::Missing | SessionError::Unknown) => {
             return refuse(code::INVALID_REQUEST, NEEDS_SESSION);
         }
+        Err(error) => return session_error(conn, None, error),
     };
     let parts = match parse_batch(body, session.client.revision) {
         Ok(parts) => parts,

@@ -8,8 +8,9 @@ use std::task::{Context, Poll, Waker, ready};
 
 use hyper::{HeaderMap, Response, StatusCode};
 use tokio_util::sync::CancellationToken;
-use toolcrib::protocol::jsonrpc::code;
+use toolcrib::protocol::jsonrpc::{RequestId, ResponsePayload, code, encode_response};
 use toolcrib::util::locks::IgnorePoison as _;
+use toolcrib::{Error, ErrorKind};
 
 use super::headers::{accepts_events, last_event_id};
 use super::sessions::{SessionError, find, session_error};
@@ -20,6 +21,7 @@ use crate::service::EndpointScope;
 use crate::service::change_watcher::{ChangeSink, ChangeWatcher};
 use crate::service::updates::MAX_QUEUED_UPDATES;
 use crate::session::StreamHold;
+use crate::session::stream::request_of_event;
 
 /// Handles a GET, which needs a session.
 pub(super) async fn open(
@@ -39,7 +41,10 @@ pub(super) async fn open(
     if let Some(id) = last_event_id(headers) {
         return match session.streams.resume_after(id) {
             Some(reader) => event_response(ResponseBody::events(reader)),
-            None => refuse(StatusCode::BAD_REQUEST, "unknown or expired event id"),
+            None => match request_of_event(id) {
+                Some(request) => lost_response(conn, &request),
+                None => refuse(StatusCode::BAD_REQUEST, "unknown or expired event id"),
+            },
         };
     }
     let Some(hold) = session.hold_stream() else {
@@ -55,6 +60,16 @@ pub(super) async fn open(
         .connect(move |message| weak_questions.upgrade().is_some_and(|questions| questions.push(message)));
     let stream = GetStream::new(watcher, client, Some(hold), ends, VecDeque::new(), None);
     event_response(ResponseBody::events(stream.with_questions(questions)))
+}
+
+/// Returns a stream that tells the client that the response to its request is lost: the gateway that made the call has ended, or
+/// has dropped the stream.
+fn lost_response(conn: &ConnectionContext, id: &RequestId) -> Response<ResponseBody> {
+    let message = "lost the response: the gateway that made the call has ended, or no longer keeps the stream; \
+                   the call may have run";
+    let error = conn.gateway.service.error_object(&Error::new(ErrorKind::Lost, message).mark_maybe_sent());
+    let response = encode_response(id, &ResponsePayload::Error(error));
+    event_response(ResponseBody::full(encode_event(&response)))
 }
 
 /// Questions to a client that has no request in progress. There is one per stream and hardly any is ever used; a channel

@@ -24,6 +24,7 @@ use crate::gateway::ConnectionContext;
 use crate::response::{self, json_response};
 use crate::service::EndpointScope;
 use crate::service::session_client::SessionClientState;
+use crate::session::shared::RestoredSession;
 use crate::session::stream::{EventLog, EventLogReader, ResponseStart};
 use crate::session::{NewSession, Session, SessionRef};
 
@@ -107,6 +108,8 @@ pub(super) enum SessionError {
     StoreUnavailable(StoreError),
     /// Clients use too much memory to continue a session of another gateway.
     NoMemory(Error),
+    /// Another replica opens the session at the same time.
+    Moving,
 }
 
 /// Finds the session that a request names. A session of another gateway on the same store is continued here.
@@ -123,15 +126,30 @@ pub(super) async fn find(
     if !sessions.is_shared() {
         return Err(SessionError::Unknown);
     }
+    match Box::pin(restore(conn, scope, id)).await? {
+        RestoredSession::Open(_) => sessions.find(id, scope).ok_or(SessionError::Unknown),
+        RestoredSession::Unknown => Err(SessionError::Unknown),
+        RestoredSession::Claimed => Err(SessionError::Moving),
+    }
+}
+
+/// Opens a session of another gateway here.
+pub(super) async fn restore(
+    conn: &ConnectionContext,
+    scope: &EndpointScope,
+    id: &str,
+) -> Result<RestoredSession, SessionError> {
     // The size of the record is limited, because that of the session was.
     let account = conn.memory(&scope.access);
     let Some(claim) = account.claim(SESSION_SIZE) else {
         return Err(SessionError::NoMemory(account.refusal("the session was not continued")));
     };
-    let restored = Box::pin(sessions.restore(&conn.gateway.service, id, scope, claim)).await;
-    let restored = restored.map_err(SessionError::StoreUnavailable)?.ok_or(SessionError::Unknown)?;
-    spawn_expiry_task(conn, &restored);
-    sessions.find(id, scope).ok_or(SessionError::Unknown)
+    let restored = conn.gateway.sessions.restore(&conn.gateway.service, id, scope, claim).await;
+    let restored = restored.map_err(SessionError::StoreUnavailable)?;
+    if let RestoredSession::Open(session) = &restored {
+        spawn_expiry_task(conn, session);
+    }
+    Ok(restored)
 }
 
 /// Returns the response to a request that is not in an open session.
@@ -146,6 +164,10 @@ pub(super) fn session_error(
             (StatusCode::BAD_REQUEST, "send `initialize` first, or name a revision in `params._meta`")
         }
         SessionError::NoMemory(error) => return overloaded(conn, id, &error),
+        SessionError::Moving => {
+            let message = "the session is moving to another gateway, because the one that had it is gone";
+            return overloaded(conn, id, &Error::new(ErrorKind::Overloaded, message));
+        }
         SessionError::StoreUnavailable(error) => {
             let message = format!("the sessions of other gateways are not known: {error}");
             let error = Error::new(ErrorKind::StoreUnavailable, message);
@@ -239,7 +261,7 @@ pub(super) fn start(
     request: McpRequest,
 ) -> Option<Arc<EventLog>> {
     let McpRequest { id, method, params, accepts_events } = request;
-    let log = session.streams.new_log();
+    let log = session.streams.new_log(session.client.is_shared().then_some(&id));
     let service = conn.gateway.service.clone();
     let task_session = session.clone();
     let task_log = log.clone();

@@ -361,5 +361,21 @@ impl ReadRequest {
     }
 }
 
+/// Returns the id of the stored result that a request reads.
+pub(super) fn named_result(method: &str, params: &Object) -> Option<String> {
+    match method {
+        "resources/read" => {
+            let uri = params.get_string("uri")?;
+            let rest = uri.strip_prefix(URI_PREFIX)?;
+            Some(rest.split_once('?').map_or(rest, |(id, _)| id).to_owned())
+        }
+        "tools/call" if params.get("name").is_some_and(|name| &**name == br#""read_result""#) => {
+            let arguments = parse_arguments(params).ok()?;
+            ReadRequest::from_arguments(&arguments).ok().map(|request| request.id)
+        }
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests;

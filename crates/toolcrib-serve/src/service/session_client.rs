@@ -107,6 +107,11 @@ impl SessionClientState {
         Self { shared: Some(Box::new(shared)), ..self }
     }
 
+    /// Returns whether other gateways can continue the session.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared.is_some()
+    }
+
     /// Writes the record for other gateways. Returns `None` if there are none.
     pub(crate) fn put_record(&self, ttl: Duration) -> Option<StoreResult<()>> {
         let shared = self.shared.as_ref()?;

@@ -27,6 +27,8 @@ pub(crate) struct SessionRecord {
     credential: Arc<str>,
     /// The gateway that wrote the record last.
     pub(crate) writer: Arc<str>,
+    /// The address of the replica that has the session open, if requests are forwarded to it.
+    pub(crate) owner: Option<Arc<str>>,
     /// The parameters of the client's first request.
     pub(crate) params: Object,
     pub(crate) log_level: Option<LogLevel>,
@@ -35,7 +37,7 @@ pub(crate) struct SessionRecord {
 }
 
 impl SessionRecord {
-    fn to_bytes(&self) -> Bytes {
+    pub(crate) fn to_bytes(&self) -> Bytes {
         let params: Value = serde_json::from_slice(&self.params.to_bytes()).unwrap_or_default();
         let record = json!({
             "caller": self.caller.as_str(),
@@ -43,6 +45,7 @@ impl SessionRecord {
             "server": self.view.server().map(ServerId::as_str),
             "credential": &*self.credential,
             "writer": &*self.writer,
+            "owner": self.owner.as_deref(),
             "params": params,
             "logLevel": self.log_level.map(LogLevel::as_str),
             "subscriptions": self.subscriptions,
@@ -68,6 +71,7 @@ impl SessionRecord {
             caller,
             credential: record["credential"].as_str()?.into(),
             writer: record["writer"].as_str()?.into(),
+            owner: record["owner"].as_str().map(Arc::from),
             params: Object::parse(&record["params"].to_string().into()).ok()?,
             log_level: record["logLevel"].as_str().and_then(LogLevel::parse),
             subscriptions: uris.map(|uri| uri.as_str().map(str::to_owned)).collect::<Option<_>>()?,
@@ -121,18 +125,26 @@ pub(crate) struct SharedSession {
     pub(crate) id: String,
     /// This gateway.
     pub(crate) writer: Arc<str>,
+    /// The address of this gateway, if other replicas forward requests to it.
+    owner: Option<Arc<str>>,
     /// The parameters of the client's first request.
     params: Object,
 }
 
 impl SharedSession {
     /// Creates the shared part of a session; `params` are those of the client's first request.
-    pub(crate) fn new(store: Arc<dyn Store>, id: String, writer: Arc<str>, params: Option<&Object>) -> Self {
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        id: String,
+        writer: Arc<str>,
+        owner: Option<Arc<str>>,
+        params: Option<&Object>,
+    ) -> Self {
         let mut params = params.cloned().unwrap_or_default();
         params.retain(|name| KEPT_PARAMS.contains(&name));
         // A copy, because a slice would keep the whole message in memory.
         let params = Object::parse(&Bytes::copy_from_slice(&params.to_bytes())).unwrap_or_default();
-        Self { store, id, writer, params }
+        Self { store, id, writer, owner, params }
     }
 
     fn key(&self) -> StoreKey<'_> {
@@ -152,6 +164,7 @@ impl SharedSession {
             caller: scope.caller().clone(),
             credential: scope.access.credential.clone(),
             writer: self.writer.clone(),
+            owner: self.owner.clone(),
             params: self.params.clone(),
             log_level,
             subscriptions,
@@ -179,12 +192,14 @@ mod tests {
         let other_profile = EndpointScope::trusted(Caller::new("ci").with_profile("q"));
         let access = AuthenticatedCaller { credential: "other".into(), ..(*all.access).clone() };
         let other_credential = EndpointScope::all(Arc::new(access));
-        for (scope, log_level) in [(&all, Some(LogLevel::Warning)), (&one, None)] {
+        let owner = Some("http://a:1".into());
+        for (scope, log_level, owner) in [(&all, Some(LogLevel::Warning), owner), (&one, None, None)] {
             let record = SessionRecord {
                 view: scope.view.clone(),
                 caller: scope.caller().clone(),
                 credential: scope.access.credential.clone(),
                 writer: "w".into(),
+                owner,
                 params: Object::parse(&Bytes::from_static(params.as_bytes())).unwrap(),
                 log_level,
                 subscriptions: vec!["file:///a".to_owned(), "file:///b".to_owned()],

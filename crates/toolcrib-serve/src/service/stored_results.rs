@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::Instant;
+use toolcrib::store::{OwnedKind, Replica};
 use toolcrib::util::encoding;
 use toolcrib::util::locks::IgnorePoison as _;
 use toolcrib::{Caller, ServerId};
@@ -50,17 +51,31 @@ struct ResultEntry {
 /// The stored results of all callers, the oldest first.
 #[derive(Debug, Default)]
 pub(super) struct ResultStore {
+    /// This gateway, if other replicas forward requests to it.
+    replica: Option<Arc<Replica>>,
     entries: Mutex<VecDeque<ResultEntry>>,
 }
 
 impl ResultStore {
+    /// Creates an empty store. Ids of results name the replica.
+    pub(super) fn new(replica: Option<&Arc<Replica>>) -> Self {
+        Self { replica: replica.cloned(), entries: Mutex::default() }
+    }
+
+    fn new_id(&self) -> Option<String> {
+        match &self.replica {
+            Some(replica) => replica.new_name(OwnedKind::Result),
+            None => encoding::random_hex(),
+        }
+    }
+
     /// Stores a result and returns its id. Older ones are dropped if there are too many: first those of the caller that uses
     /// most. Returns `None` if the result alone is too large, or there is no source of random numbers.
     pub(super) fn insert(&self, caller: &Caller, result: StoredResult, now: Instant) -> Option<String> {
         if result.stored_bytes() > MAX_BYTES {
             return None;
         }
-        let id = encoding::random_hex()?;
+        let id = self.new_id()?;
         let caller = caller.as_str().to_owned();
         let entry =
             ResultEntry { id: id.clone(), caller, result: Arc::new(result), expires_at: now + MAX_AGE };

@@ -250,7 +250,7 @@ async fn subscriptions_follow_the_session_to_another_gateway() {
     };
     let [service, other_service] = [service(), service()];
     let scope = EndpointScope { view: one_server(), ..EndpointScope::local() };
-    let shared = SharedSession::new(store.clone(), "id".to_owned(), "first".into(), None);
+    let shared = SharedSession::new(store.clone(), "id".to_owned(), "first".into(), None, None);
     let session = SessionClientState::new(&service, scope.clone(), None, None).share(shared);
     let other = SessionClientState::new(&other_service, scope, None, None);
     let (out, _receiver) = crate::outbox::outbox();

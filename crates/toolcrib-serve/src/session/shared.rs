@@ -3,12 +3,17 @@
 //! The record is written when the session opens and when it changes, renewed while the session is in use, and removed when
 //! the session ends. It expires with an idle session. A gateway that drops an idle session leaves the record, because
 //! another one may use the session.
+//!
+//! If the gateways have addresses, one of them owns a session: requests are forwarded to it, and another one opens the session
+//! only when the owner is gone. Otherwise every gateway that gets a request opens the session.
 
 use std::sync::Arc;
 
 use tokio::time::Instant;
 use toolcrib::protocol::json::object::Object;
-use toolcrib::store::{Store, StoreError, StoreKey, StoreKind, StoreReply, StoreResult};
+use toolcrib::store::{
+    OwnedKind, Replica, Store, StoreError, StoreKey, StoreKind, StoreReply, StoreResult, has_name_form,
+};
 use toolcrib::util::encoding;
 
 use super::{IDLE_TIMEOUT, NewSession, RENEWAL_INTERVAL, Sessions};
@@ -24,15 +29,45 @@ const _: () = assert!(RECORD_TTL.as_secs() == IDLE_TIMEOUT.as_secs() + RENEWAL_I
 pub(super) struct SharedSessions {
     store: Arc<dyn Store>,
     writer: Arc<str>,
+    /// This gateway, if other replicas forward requests to it.
+    replica: Option<Arc<Replica>>,
+}
+
+/// The result of opening a session again.
+pub(crate) enum RestoredSession {
+    Open(NewSession),
+    /// There is no such session.
+    Unknown,
+    /// Another replica has opened it at the same time.
+    Claimed,
+}
+
+/// Who has a session open, by its record.
+pub(crate) struct RecordedOwner {
+    /// The address of a replica; absent if any gateway may open the session.
+    pub(crate) address: Option<Arc<str>>,
 }
 
 impl SharedSessions {
     /// Returns `None` if no other process uses the store.
-    pub(super) fn new(store: &Arc<dyn Store>) -> Option<Self> {
+    pub(super) fn new(store: &Arc<dyn Store>, replica: Option<&Arc<Replica>>) -> Option<Self> {
         if !store.is_shared() {
             return None;
         }
-        Some(Self { store: store.clone(), writer: encoding::random_hex()?.into() })
+        let writer = encoding::random_hex()?.into();
+        Some(Self { store: store.clone(), writer, replica: replica.cloned() })
+    }
+
+    /// Returns the id of a new session. It names this gateway if other replicas forward requests to it.
+    pub(super) fn new_id(&self) -> Option<String> {
+        match &self.replica {
+            Some(replica) => replica.new_name(OwnedKind::Session),
+            None => encoding::random_hex(),
+        }
+    }
+
+    fn owner(&self) -> Option<Arc<str>> {
+        self.replica.as_ref().map(|replica| replica.address().into())
     }
 
     pub(super) fn share(
@@ -41,7 +76,8 @@ impl SharedSessions {
         id: &str,
         params: Option<&Object>,
     ) -> SessionClientState {
-        client.share(SharedSession::new(self.store.clone(), id.to_owned(), self.writer.clone(), params))
+        let writer = self.writer.clone();
+        client.share(SharedSession::new(self.store.clone(), id.to_owned(), writer, self.owner(), params))
     }
 
     async fn find_record(&self, id: &str) -> Result<Option<SessionRecord>, StoreError> {
@@ -73,34 +109,58 @@ impl Sessions {
         }
     }
 
-    /// Opens a session again from its record, for the same credential and endpoint. Returns `None` if there is no such
-    /// session. `memory` is what it counts against.
+    /// Opens a session again from its record, for the same credential and endpoint. Of several replicas that do so at the same
+    /// time, one succeeds. `memory` is what the session counts against.
     pub(crate) async fn restore(
         &self,
         service: &McpService,
         id: &str,
         scope: &EndpointScope,
         memory: MemoryClaim,
-    ) -> Result<Option<NewSession>, StoreError> {
-        let Some(shared) = &self.shared else { return Ok(None) };
+    ) -> Result<RestoredSession, StoreError> {
+        let Some(shared) = &self.shared else { return Ok(RestoredSession::Unknown) };
         // Known here, but of another caller or ended.
-        if !is_session_id(id) || self.state().sessions.contains_key(id) {
-            return Ok(None);
+        if !has_name_form(id) || self.contains(id) {
+            return Ok(RestoredSession::Unknown);
         }
-        let Some(record) = shared.find_record(id).await? else { return Ok(None) };
-        if !record.is_session_of(scope) {
-            return Ok(None);
+        let Some(stored) = shared.store.get(key(id)).wait().await? else {
+            return Ok(RestoredSession::Unknown);
+        };
+        let record = SessionRecord::parse(&stored).filter(|record| record.is_session_of(scope));
+        let Some(mut record) = record else { return Ok(RestoredSession::Unknown) };
+        record.writer = shared.writer.clone();
+        record.owner = shared.owner();
+        let claimed = shared.store.replace(key(id), &stored, record.to_bytes(), Some(RECORD_TTL));
+        // Without an address, several gateways may have the session open.
+        if !claimed.wait().await? && shared.replica.is_some() {
+            return Ok(RestoredSession::Claimed);
+        }
+        if shared.replica.is_some() {
+            // The gateway that had the session open may still run.
+            SessionNotice::Changed(id.to_owned()).publish(&shared.store).wait().await?;
         }
         let params = Some(&record.params);
         let client = SessionClientState::new(service, scope.clone().with_client(params), params, None);
         let client = shared.share(client, id, params);
         client.apply_record(service, &record).await;
-        let stored = client.put_record(RECORD_TTL);
-        let opened = self.insert(id.to_owned(), client, Some(memory));
-        if let Some(stored) = stored {
-            stored.wait().await?;
-        }
-        Ok(opened)
+        let opened = self.insert_restored(id.to_owned(), client, memory);
+        Ok(opened.map_or(RestoredSession::Unknown, RestoredSession::Open))
+    }
+
+    /// Returns who has a session of the same credential and endpoint open; `None` if there is no such session.
+    pub(crate) async fn find_owner(
+        &self,
+        id: &str,
+        scope: &EndpointScope,
+    ) -> Result<Option<RecordedOwner>, StoreError> {
+        let Some(shared) = &self.shared else { return Ok(None) };
+        let record = shared.find_record(id).await?.filter(|record| record.is_session_of(scope));
+        Ok(record.map(|record| RecordedOwner { address: record.owner }))
+    }
+
+    /// Returns whether there is a session with this id here, of any caller.
+    pub(crate) fn contains(&self, id: &str) -> bool {
+        self.state().sessions.contains_key(id)
     }
 
     /// Ends a session of the same credential and endpoint in every gateway; `false` if there is none.
@@ -108,7 +168,7 @@ impl Sessions {
         let has_ended = self.end(id, scope);
         let Some(shared) = &self.shared else { return Ok(has_ended) };
         if !has_ended {
-            if !is_session_id(id) || self.state().sessions.contains_key(id) {
+            if !has_name_form(id) || self.contains(id) {
                 return Ok(false);
             }
             let Some(record) = shared.find_record(id).await? else { return Ok(false) };
@@ -136,7 +196,10 @@ impl Sessions {
         if let Some(record) = shared.find_record(id).await?
             && record.writer != shared.writer
         {
-            session.client.apply_record(service, &record).await;
+            match record.owner.is_some() && shared.replica.is_some() {
+                true => self.hand_over(id),
+                false => session.client.apply_record(service, &record).await,
+            }
         }
         Ok(())
     }
@@ -192,9 +255,4 @@ impl Sessions {
 
 fn key(id: &str) -> StoreKey<'_> {
     StoreKey::new(StoreKind::Session, id)
-}
-
-/// Returns whether a text can be the id of a session, so that other texts are not looked up.
-fn is_session_id(id: &str) -> bool {
-    id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit())
 }

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use tokio::time::{Instant, sleep};
 use toolcrib::protocol::jsonrpc::{RequestId, ResponsePayload, encode_response};
 use toolcrib::protocol::sse::write_event;
+use toolcrib::util::encoding;
 use toolcrib::util::locks::IgnorePoison as _;
 use toolcrib::{Error, ErrorKind};
 
@@ -48,6 +49,8 @@ pub(crate) struct ReplayStreams {
 #[derive(Debug)]
 pub(crate) struct EventLog {
     number: u64,
+    /// The end of its event ids: the id of the request, if another gateway may be asked to resume the stream.
+    id_suffix: String,
     state: Mutex<EventLogState>,
 }
 
@@ -92,16 +95,23 @@ impl ReplayStreams {
         Self { account, ..Self::default() }
     }
 
+    /// Starts with a random number, so that event ids of another gateway do not name streams of this one.
+    pub(crate) fn start_elsewhere(&mut self) {
+        let random = encoding::random_hex().and_then(|digits| u64::from_str_radix(&digits[..10], 16).ok());
+        self.last_number = AtomicU64::new(random.unwrap_or(1 << 32));
+    }
+
     fn kept(&self) -> MutexGuard<'_, VecDeque<Arc<EventLog>>> {
         self.kept.lock().ignore_poison()
     }
 
-    /// Creates the log of one request.
-    pub(crate) fn new_log(&self) -> Arc<EventLog> {
+    /// Creates the log of one request. Its event ids contain the id of `request`, if there is one.
+    pub(crate) fn new_log(&self, request: Option<&RequestId>) -> Arc<EventLog> {
         let number = self.last_number.fetch_add(1, Ordering::Relaxed) + 1;
         let account = self.account.clone();
         let state = EventLogState { account, first: 1, ..EventLogState::default() };
-        Arc::new(EventLog { number, state: Mutex::new(state) })
+        let id_suffix = request.map(|id| format!("-{}", encoding::to_hex(id.as_bytes()))).unwrap_or_default();
+        Arc::new(EventLog { number, id_suffix, state: Mutex::new(state) })
     }
 
     /// Keeps a stream so that it can be resumed. Others are dropped if there are too many.
@@ -125,6 +135,7 @@ impl ReplayStreams {
     /// Returns a reader of the messages after an event, if all of them are kept.
     pub(crate) fn resume_after(&self, id: &str) -> Option<EventLogReader> {
         let (number, event) = id.split_once('-')?;
+        let event = event.split_once('-').map_or(event, |(event, _)| event);
         let number: u64 = number.parse().ok()?;
         let event: u64 = event.parse().ok()?;
         let log = self.kept().iter().find(|log| log.number == number).cloned()?;
@@ -149,6 +160,12 @@ impl ReplayStreams {
     pub(crate) fn is_empty(&self) -> bool {
         self.kept().is_empty()
     }
+}
+
+/// Returns the request whose stream an event belongs to, if its id says so.
+pub(crate) fn request_of_event(id: &str) -> Option<RequestId> {
+    let suffix = id.splitn(3, '-').nth(2)?;
+    RequestId::parse(encoding::parse_hex(suffix)?.into())
 }
 
 impl EventLog {
@@ -380,7 +397,8 @@ impl MessageSource for EventLogReader {
         let reader = &mut *self;
         let mut out = Vec::new();
         if std::mem::take(&mut reader.send_priming_event) {
-            let _ = write!(out, "id: {}-0\nretry: {RETRY_MS}\n", reader.log.number);
+            let EventLog { number, id_suffix, .. } = &*reader.log;
+            let _ = write!(out, "id: {number}-0{id_suffix}\nretry: {RETRY_MS}\n");
             write_event(&mut out, b"");
             return Poll::Ready(Some(out));
         }
@@ -393,7 +411,8 @@ impl MessageSource for EventLogReader {
         match state.messages.get(index) {
             Some(message) => {
                 out.reserve(message.len() + 48);
-                let _ = writeln!(out, "id: {}-{}", reader.log.number, reader.next);
+                let EventLog { number, id_suffix, .. } = &*reader.log;
+                let _ = writeln!(out, "id: {number}-{}{id_suffix}", reader.next);
                 write_event(&mut out, message);
                 state.mark_read(reader.next);
                 reader.next += 1;

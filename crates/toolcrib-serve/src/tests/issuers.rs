@@ -246,3 +246,34 @@ async fn issuer_without_keys_is_not_the_fault_of_the_token() {
     let response = initialize(&unreadable, "/mcp", &issuer.token(60, &json!({}))).await;
     assert!(status(&response) == "503" && response.contains("it has no array `keys`"), "{response}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn login_at_one_replica_counts_at_another() {
+    let issuer = TestIssuer::new();
+    let first = issuer.gateway("[groups.dev]\nadmin = true\n");
+    let second = issuer.gateway("[groups.dev]\nadmin = true\n");
+    let token = issuer.token(1000, &json!({"groups": ["dev"], "azp": "editor"}));
+    assert_eq!(status(&initialize(&first, "/mcp", &token).await), "200");
+    let access = authenticate(&first, &token).unwrap();
+    let assertion = first.state.callers.assert_caller(&access).unwrap();
+    let found = second.state.callers.find_asserted(&assertion).unwrap();
+    assert_eq!((&found.caller, found.admin, &found.credential), (&access.caller, true, &access.credential));
+    // A longer token at one replica extends the login at the other, whose sessions go on.
+    let longer = issuer.token(5000, &json!({"groups": ["dev"], "azp": "editor"}));
+    assert_eq!(status(&initialize(&first, "/mcp", &longer).await), "200");
+    let assertion = first.state.callers.assert_caller(&access).unwrap();
+    second.state.callers.find_asserted(&assertion).unwrap();
+    tokio::time::sleep(Duration::from_secs(2000)).await;
+    assert!(!found.caller.is_revoked());
+    tokio::time::sleep(Duration::from_secs(4000)).await;
+    assert!(found.caller.is_revoked(), "the last token has expired");
+    // Another replica has other issuers, or does not accept the group.
+    let strict = TestGateway::with_callers(
+        Crib::builder().build().unwrap(),
+        callers(&issuer.config("groups = ['ops']\n[groups.ops]\n")),
+        1000,
+        10,
+    );
+    assert!(strict.state.callers.find_asserted(&assertion).is_none());
+    assert!(TestGateway::new(1000, 10).state.callers.find_asserted(&assertion).is_none());
+}

@@ -1,6 +1,6 @@
 //! Tests of what clients see of one server: its identity, pages, errors, log messages, updates and questions.
 
-mod raw_server;
+pub(crate) mod raw_server;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -39,7 +39,8 @@ use crate::secrets::{SecretStore, SecretStoreHandle};
 
 use crate::spec::{Capacity, NameClash, Roster, ServerId, ServerSpec};
 use crate::store::{
-    ContainedStore, MemoryStore, SigningKey, SigningKeyError, Store, StoreKind, StoreNotice, usage_file,
+    ContainedStore, MemoryStore, Replica, SigningKey, SigningKeyError, Store, StoreKind, StoreNotice,
+    usage_file,
 };
 use crate::supervisor::slots::SlotPool;
 use crate::supervisor::{SupervisorServices, memory_watch};
@@ -87,6 +88,7 @@ pub struct CribBuilder {
     usage_file: Option<PathBuf>,
     store: Option<Arc<dyn Store>>,
     signing_key: Option<SigningKey>,
+    pub(super) replica: Option<Replica>,
     fallback: Option<Arc<dyn ToolExecutor>>,
     pub(super) client: ClientOptions,
     log: Option<LogSink>,
@@ -382,7 +384,10 @@ impl CribBuilder {
         let router = super::logins::with_in_band_logins(router, self.login_starter, &stop_tasks);
         let inner = Arc::new(CribInner {
             router: Arc::new(router),
-            suspended: Arc::new(SuspendedCalls::new(store.clone(), self.signing_key, services.tasks.clone())),
+            suspended: Arc::new(
+                SuspendedCalls::new(store.clone(), self.signing_key, services.tasks.clone())
+                    .with_replica(self.replica.map(Arc::new)),
+            ),
             store,
             closing: AtomicBool::new(false),
             capacity: watch::Sender::new(self.capacity),

@@ -80,7 +80,6 @@ impl std::error::Error for TokenError {}
 
 /// What a valid token says about its caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct VerifiedToken {
     /// Name of the issuer in the config.
     pub issuer: String,

@@ -14,9 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde_json::{Value, json};
-use sha2::Sha256;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
@@ -34,7 +32,7 @@ use crate::protocol::era::input::{self, InputRequest, Questioner};
 use crate::protocol::json::object::{self, Object};
 use crate::protocol::jsonrpc::{ResponsePayload, code, error_object};
 use crate::protocol::versions::Era;
-use crate::store::{SigningKey, Store, StoreError, StoreKey, StoreKind};
+use crate::store::{OwnedKind, Replica, SigningKey, Store, StoreError, StoreKey, StoreKind};
 use crate::supervisor::Lease;
 use crate::util::encoding;
 use crate::util::locks::IgnorePoison as _;
@@ -61,6 +59,8 @@ pub(crate) struct SuspendedCalls {
     store: Arc<dyn Store>,
     /// Without a source of random numbers there is no key, and no call is suspended.
     key: Option<SigningKey>,
+    /// The address of this process, if there are replicas.
+    replica: Option<Arc<Replica>>,
     /// The random name of this process in the records.
     owner: String,
     tasks: TaskTracker,
@@ -205,7 +205,30 @@ impl SuspendedCalls {
     /// Creates an empty set; `tasks` owns the timers. Without a key, one is generated that is valid for this process.
     pub(crate) fn new(store: Arc<dyn Store>, key: Option<SigningKey>, tasks: TaskTracker) -> Self {
         let key = key.or_else(|| SigningKey::random().ok());
-        Self { state: Mutex::default(), store, key, owner: encoding::random_hex().unwrap_or_default(), tasks }
+        let owner = encoding::random_hex().unwrap_or_default();
+        Self { state: Mutex::default(), store, key, replica: None, owner, tasks }
+    }
+
+    /// Names this process in states, so that another replica can find the process that has the call.
+    pub(crate) fn with_replica(mut self, replica: Option<Arc<Replica>>) -> Self {
+        if let Some(replica) = &replica {
+            self.key = Some(replica.key().clone());
+        }
+        self.replica = replica;
+        self
+    }
+
+    /// Returns the replica that this process is.
+    pub(crate) fn replica(&self) -> Option<&Arc<Replica>> {
+        self.replica.as_ref()
+    }
+
+    /// Returns the id of a new suspended call.
+    fn new_id(&self) -> Option<String> {
+        match &self.replica {
+            Some(replica) => replica.new_name(OwnedKind::SuspendedCall),
+            None => encoding::random_hex(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, SuspendedState> {
@@ -270,7 +293,7 @@ impl SuspendedCalls {
         outcome: Outcome,
     ) -> Outcome {
         let ResponsePayload::Result(result) = &outcome.answer else { return outcome };
-        let signed = encoding::random_hex().and_then(|id| Some((id.clone(), self.sign(&id, call)?)));
+        let signed = self.new_id().and_then(|id| Some((id.clone(), self.sign(&id, call)?)));
         let (Some((id, token)), Ok(mut result)) = (signed, Object::parse(result)) else { return outcome };
         let mut state = self.lock();
         if !state.has_room_for(&call.caller) {
@@ -312,6 +335,7 @@ impl SuspendedCalls {
     /// Continues a suspended call with the client's answers. Missing answers are requested again.
     async fn resume_suspended(self: &Arc<Self>, state: &str, mut call: Call) -> Result<Outcome, Error> {
         let Some(SuspendedCall { running, requests, trace, .. }) = self.take(state, &call).await? else {
+            self.check_owner(state).await?;
             return Ok(stateless(ResponsePayload::Error(input::invalid_state_error())));
         };
         let responses = call
@@ -357,7 +381,7 @@ impl SuspendedCalls {
         requests: Vec<ServerRequest>,
         call: Call,
     ) -> Result<Outcome, Error> {
-        let signed = encoding::random_hex().and_then(|id| Some((id.clone(), self.sign(&id, &call)?)));
+        let signed = self.new_id().and_then(|id| Some((id.clone(), self.sign(&id, &call)?)));
         let Some((id, token)) = signed else {
             return Ok(refusal("cannot suspend a call that needs input: no source of random numbers"));
         };
@@ -432,14 +456,21 @@ impl SuspendedCalls {
         }
     }
 
+    /// Fails if a state belongs to a call that waits in another process.
+    async fn check_owner(&self, state: &str) -> Result<(), Error> {
+        let Some(id) = state_id(state).filter(|_| self.store.is_shared()) else { return Ok(()) };
+        let record = self.store.get(record_key(id)).wait().await.ok().flatten();
+        let record = record.and_then(|record| serde_json::from_slice::<Value>(&record).ok());
+        match record.is_some_and(|record| record["owner"] != *self.owner) {
+            true => Err(lost_call()),
+            false => Ok(()),
+        }
+    }
+
     /// Returns the signed state for an id, its caller and its call.
     fn sign(&self, id: &str, call: &Call) -> Option<String> {
-        let mut mac = Hmac::<Sha256>::new_from_slice(self.key.as_ref()?.as_bytes()).ok()?;
-        for part in [id, call.caller.as_str(), &call.method, call.name()] {
-            mac.update(&(part.len() as u64).to_le_bytes());
-            mac.update(part.as_bytes());
-        }
-        let signature = encoding::to_hex(&mac.finalize().into_bytes());
+        let parts = [id, call.caller.as_str(), &call.method, call.name()];
+        let signature = encoding::to_hex(&self.key.as_ref()?.sign(&parts)?);
         Some(format!("{STATE_PREFIX}{id}.{signature}"))
     }
 }
@@ -455,12 +486,19 @@ fn store_error(action: &str, error: &StoreError) -> Error {
     Error::new(ErrorKind::StoreUnavailable, message).mark_maybe_sent()
 }
 
+/// Returns the error for a call that waits in a process that this one cannot reach.
+fn lost_call() -> Error {
+    let message = "a call that needs input cannot be resumed: the gateway that has it cannot be reached; \
+                   the call may have run";
+    Error::new(ErrorKind::Lost, message).mark_maybe_sent()
+}
+
 fn refusal(message: &str) -> Outcome {
     stateless(ResponsePayload::Error(error_object(code::INTERNAL_ERROR, message, None)))
 }
 
-/// Returns the id in a state that has the right format.
-fn state_id(state: &str) -> Option<&str> {
+/// Returns the id of the suspended call that a state belongs to, if it has the right format.
+pub(crate) fn state_id(state: &str) -> Option<&str> {
     Some(state.strip_prefix(STATE_PREFIX)?.split_once('.')?.0)
 }
 

@@ -5,6 +5,8 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use sha2::Sha256;
 use zeroize::Zeroizing;
 
 /// The number of bytes of a generated key, and the least number of any key.
@@ -93,6 +95,16 @@ impl SigningKey {
 
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.bytes
+    }
+
+    /// Signs several texts together.
+    pub(crate) fn sign(&self, parts: &[&str]) -> Option<[u8; 32]> {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.bytes).ok()?;
+        for part in parts {
+            mac.update(&(part.len() as u64).to_le_bytes());
+            mac.update(part.as_bytes());
+        }
+        Some(mac.finalize().into_bytes().into())
     }
 }
 

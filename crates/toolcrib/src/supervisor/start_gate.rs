@@ -152,7 +152,8 @@ impl StartGate {
     pub(super) fn record_failure(&self, penalty: Penalty) {
         let mut state = self.lock();
         state.last_start_succeeded = false;
-        if !std::mem::take(&mut state.probe_exited) {
+        let is_retried_in_a_session = std::mem::take(&mut state.probe_exited);
+        if !is_retried_in_a_session || matches!(penalty, Penalty::Eject { .. }) {
             state.start_failures.count += 1;
             state.start_failures.last = Some(penalty.error().clone());
         }
@@ -351,6 +352,14 @@ mod tests {
         assert!(gate.start_failure().is_some() && gate.failure_count() == 1);
         gate.record_success();
         assert!(gate.start_failure().is_none() && gate.failure_count() == 1);
+    }
+
+    #[tokio::test]
+    async fn ejection_on_the_era_probe_is_a_start_failure() {
+        let gate = gate();
+        gate.require_session_era();
+        gate.record_failure(Penalty::Eject { error: failure() });
+        assert!(gate.start_failure().is_some() && gate.failure_count() == 1, "no start follows");
     }
 
     #[tokio::test]

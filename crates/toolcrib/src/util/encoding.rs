@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use base64::Engine as _;
 use base64::alphabet;
-use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, URL_SAFE};
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, URL_SAFE, URL_SAFE_NO_PAD};
 use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC};
 use subtle::ConstantTimeEq as _;
 
@@ -86,6 +86,16 @@ pub fn to_base64_url(bytes: &[u8]) -> String {
 /// Decodes base64. Returns `None` if the padding is missing or the text has characters outside the alphabet.
 pub fn parse_base64(text: &str) -> Option<Vec<u8>> {
     BASE64.decode(text).ok()
+}
+
+/// Encodes bytes as base64 without padding, in the alphabet for URLs.
+pub fn to_base64_name(bytes: &[u8]) -> String {
+    URL_SAFE_NO_PAD.encode(bytes)
+}
+
+/// Decodes base64 without padding, in the alphabet for URLs.
+pub fn parse_base64_name(text: &str) -> Option<Vec<u8>> {
+    URL_SAFE_NO_PAD.decode(text).ok()
 }
 
 /// Compares two byte strings. The time depends on their lengths, not on their contents.

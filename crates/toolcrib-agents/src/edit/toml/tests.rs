@@ -59,6 +59,8 @@ fn edit_keeps_bom_and_line_endings() {
     assert_eq!(edit(&crlf, set), format!("\u{feff}{}", edit(SOURCE, set).replace('\n', "\r\n")));
     let mixed = SOURCE.replace("# mine\n", "# mine\r\n");
     assert_eq!(edit(&mixed, set), edit(SOURCE, set).replace("# mine\n", "# mine\r\n"));
+    let without_end = crlf.strip_suffix("\r\n# the end\r\n").unwrap();
+    assert_eq!(edit(without_end, set), edit(&crlf, set).replace("\r\n# the end\r\n", ""));
 }
 
 #[test]

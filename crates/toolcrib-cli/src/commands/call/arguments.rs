@@ -34,6 +34,16 @@ enum WrittenValue {
     Json(String),
 }
 
+impl WrittenValue {
+    /// Returns whether a value of these types can only be an array that has this text as an item.
+    fn is_item(&self, allowed: &AllowedTypes) -> bool {
+        let Self::Text(text) = self else { return false };
+        let is_whole =
+            allowed.allows("string") || json_type_name(text).is_some_and(|name| allowed.allows(name));
+        allowed.allows("array") && !is_whole
+    }
+}
+
 /// Returns whether a word of the command line is an argument and not the name of a tool.
 pub(super) fn is_argument(word: &str) -> bool {
     word.contains('=') || word.starts_with(['{', '@'])
@@ -141,7 +151,7 @@ impl CallArguments {
 }
 
 impl Member {
-    /// Returns the value as JSON. The values of an array have the type of its items.
+    /// Returns the value as JSON. The values of an array have the type of its items, and a single one may be its only item.
     fn to_json(&self, schema: Option<&Value>) -> Result<String, CommandError> {
         let types = |member: &Value| {
             schema.map(|schema| AllowedTypes::from_schema(member, schema, 0)).unwrap_or_default()
@@ -151,12 +161,13 @@ impl Member {
             WrittenValue::Text(text) => types.convert(&self.key, text),
         };
         let declared = schema.map_or(&Value::Null, |schema| &schema["properties"][&self.key]);
+        let allowed = types(declared);
         match &*self.values {
-            [only] => convert(only, &types(declared)),
-            several => {
-                let items = types(&declared["items"]);
+            [only] if !only.is_item(&allowed) => convert(only, &allowed),
+            values => {
+                let item_types = types(&declared["items"]);
                 let items: Result<Vec<String>, CommandError> =
-                    several.iter().map(|value| convert(value, &items)).collect();
+                    values.iter().map(|value| convert(value, &item_types)).collect();
                 Ok(format!("[{}]", items?.join(",")))
             }
         }
@@ -296,7 +307,7 @@ mod tests {
         assert_eq!(convert("either=seven"), r#"{"either":"seven"}"#);
         assert_eq!(convert("level=1"), r#"{"level":"1"}"#);
         assert_eq!(convert("far=1"), r#"{"far":"1"}"#);
-        for bad in ["n=x", "n=1.5", "on=yes", "list=a", "maybe=x"] {
+        for bad in ["n=x", "n=1.5", "on=yes", "maybe=x"] {
             assert!(to_json(&[bad], Some(&schema)).is_err(), "{bad}");
         }
     }
@@ -318,6 +329,9 @@ mod tests {
     fn repeated_key_is_array_and_colon_equals_is_json() {
         let tags = json!({"properties": {"tag": {"type": "array", "items": {"type": "string"}}, "n": {"type": "string"}}});
         assert_eq!(to_json(&["tag=1", "tag=b"], Some(&tags)).unwrap(), r#"{"tag":["1","b"]}"#);
+        assert_eq!(to_json(&["tag=1"], Some(&tags)).unwrap(), r#"{"tag":["1"]}"#, "the only item");
+        assert_eq!(to_json(&["tag=[\"a\"]"], Some(&tags)).unwrap(), r#"{"tag":["a"]}"#);
+        assert_eq!(to_json(&["tag:=1"], Some(&tags)).unwrap(), r#"{"tag":1}"#);
         assert_eq!(to_json(&["tag=1", "x=y", "tag:=[2]"], None).unwrap(), r#"{"tag":[1,[2]],"x":"y"}"#);
         assert_eq!(to_json(&["n:=1"], Some(&tags)).unwrap(), r#"{"n":1}"#, "the schema does not change it");
         assert_eq!(to_json(&["n:=\"a=b\""], None).unwrap(), r#"{"n":"a=b"}"#);

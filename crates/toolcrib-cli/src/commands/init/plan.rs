@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use toolcrib::config::{Config, DeclaredServer};
 use toolcrib_agents::agents::{self, Agent, AgentFileScope, AgentPaths};
 use toolcrib_agents::edit::file::OriginalFile;
-use toolcrib_agents::export::{self, ExportPlan, ExportedServer};
+use toolcrib_agents::export::{self, ExportPlan, ExportedServer, gateway};
 use toolcrib_agents::import::{self, Import, ImportRequest, ImportVerdict, ImportedEntry, SecretExtraction};
 
 use super::journal::{FileChange, InitChanges};
@@ -17,6 +17,9 @@ use crate::commands::import::open_config;
 use crate::output::Output;
 use crate::paths::Paths;
 use crate::secrets::SecretLocator;
+
+/// The config of a user whose agents have no servers.
+const FIRST_CONFIG: &str = "# Servers, as `toolcrib add time -- uvx mcp-server-time` declares them.\n";
 
 /// Everything that `init` would change.
 pub(super) struct InitPlan {
@@ -86,6 +89,10 @@ impl InitPlan {
                 plan.has_agents = true;
                 plan.add_agent(agent, config_flag, paths);
             }
+        }
+        // The entries of agents work only with a config.
+        if !plan.agents.is_empty() && !plan.config.exists() && !plan.has_imports() {
+            FIRST_CONFIG.clone_into(&mut plan.import.config_text);
         }
         Ok(plan)
     }
@@ -181,19 +188,22 @@ impl InitPlan {
             _ => None,
         };
         let entries = self.import.entries.iter().filter(|entry| entry.agent.is_some_and(is_planned));
-        let is_own = |reason: &String| reason.contains("toolcrib itself");
-        entries
-            .filter_map(|entry| {
-                Some(KeptEntry { entry, reason: reason(entry).filter(|text| !is_own(text))? })
-            })
-            .collect()
+        let is_own = |kept: &KeptEntry<'_>| {
+            kept.entry.name == gateway::ENTRY_NAME && kept.reason.contains("toolcrib itself")
+        };
+        let kept = entries.filter_map(|entry| Some(KeptEntry { entry, reason: reason(entry)? }));
+        kept.filter(|kept| !is_own(kept)).collect()
     }
 
     /// Prints the plan for people.
     pub(super) fn print(&self, out: &mut Output) -> std::io::Result<()> {
         let short = |path: &Path| self.agent_paths.abbreviate(path);
         if self.has_imports() {
-            out.print_line(&format!("import into `{}`:", short(self.config.path())))?;
+            let config = short(self.config.path());
+            out.print_line(&match self.imported().next() {
+                Some(_) => format!("import into `{config}`:"),
+                None => format!("create `{config}`, without servers"),
+            })?;
         }
         for (entry, name) in self.imported() {
             let declared = self.new_config.declared.iter().find(|server| server.id.as_str() == name);

@@ -19,10 +19,10 @@ async fn next(reader: &mut EventLogReader) -> Option<String> {
 
 #[tokio::test]
 async fn response_without_updates_is_complete() {
-    let log = ReplayStreams::default().new_log();
+    let log = ReplayStreams::default().new_log(None);
     log.finish(&id(), result("{}"));
     assert!(matches!(log.wait_for_start(true).await, ResponseStart::Complete(_)));
-    let dropped = ReplayStreams::default().new_log();
+    let dropped = ReplayStreams::default().new_log(None);
     dropped.close();
     assert!(matches!(dropped.wait_for_start(true).await, ResponseStart::Cancelled));
 }
@@ -30,7 +30,7 @@ async fn response_without_updates_is_complete() {
 #[tokio::test]
 async fn stream_is_resumed_after_an_event() {
     let streams = ReplayStreams::default();
-    let log = streams.new_log();
+    let log = streams.new_log(None);
     log.try_send(b"a".to_vec());
     assert!(matches!(log.wait_for_start(true).await, ResponseStart::Stream));
     streams.keep(log.clone());
@@ -51,7 +51,7 @@ async fn stream_is_resumed_after_an_event() {
 #[tokio::test]
 async fn kept_messages_are_bounded() {
     let streams = ReplayStreams::default();
-    let log = streams.new_log();
+    let log = streams.new_log(None);
     for number in 0..MAX_EVENTS + 10 {
         log.try_send(number.to_string().into_bytes());
     }
@@ -63,7 +63,7 @@ async fn kept_messages_are_bounded() {
     drop(reader);
     assert!(!log.try_send(vec![b'x'; MAX_BYTES + 1]), "no client reads it");
     for _ in 0..MAX_STREAMS + 5 {
-        streams.keep(streams.new_log());
+        streams.keep(streams.new_log(None));
     }
     assert_eq!(streams.kept().len(), MAX_STREAMS);
 }
@@ -71,7 +71,7 @@ async fn kept_messages_are_bounded() {
 #[tokio::test]
 async fn unread_question_is_kept() {
     let streams = ReplayStreams::default();
-    let log = streams.new_log();
+    let log = streams.new_log(None);
     log.try_send(b"early".to_vec());
     assert!(log.try_send_question(b"question".to_vec()));
     let accepted = (0..2 * MAX_EVENTS).filter(|_| log.try_send(b"progress".to_vec())).count();
@@ -91,7 +91,7 @@ async fn unread_question_is_kept() {
 #[tokio::test]
 async fn read_question_is_dropped_for_new_messages() {
     let streams = ReplayStreams::default();
-    let log = streams.new_log();
+    let log = streams.new_log(None);
     log.try_send_question(b"question".to_vec());
     let mut reader = EventLogReader::from_start(log.clone(), false);
     assert!(next(&mut reader).await.unwrap().ends_with("data: question\n\n"));
@@ -102,7 +102,7 @@ async fn read_question_is_dropped_for_new_messages() {
 #[tokio::test]
 async fn stream_with_a_gap_is_not_resumed() {
     let streams = ReplayStreams::default();
-    let log = streams.new_log();
+    let log = streams.new_log(None);
     streams.keep(log.clone());
     (0..MAX_EVENTS + 10).for_each(|_| assert!(log.try_send(b"progress".to_vec())));
     assert!(streams.resume_after("1-0").is_none() && streams.resume_after("1-9").is_none());
@@ -113,7 +113,7 @@ async fn stream_with_a_gap_is_not_resumed() {
 #[test]
 fn log_may_grow_while_streams_are_kept() {
     let streams = ReplayStreams::default();
-    let logs: Vec<_> = (0..2000).map(|_| streams.new_log()).collect();
+    let logs: Vec<_> = (0..2000).map(|_| streams.new_log(None)).collect();
     std::thread::scope(|scope| {
         scope.spawn(|| logs.iter().for_each(|log| assert!(log.try_send(b"a".to_vec()))));
         logs.iter().for_each(|log| streams.keep(log.clone()));
@@ -124,10 +124,10 @@ fn log_may_grow_while_streams_are_kept() {
 #[tokio::test(start_paused = true)]
 async fn ended_stream_is_removed_after_its_retention() {
     let streams = ReplayStreams::default();
-    let ended = streams.new_log();
+    let ended = streams.new_log(None);
     ended.close();
     streams.keep(ended);
-    streams.keep(streams.new_log());
+    streams.keep(streams.new_log(None));
     streams.remove_expired(Instant::now());
     assert_eq!(streams.kept().len(), 2);
     streams.remove_expired(Instant::now() + RETENTION);
@@ -142,7 +142,7 @@ fn large_result(size: usize) -> ResponsePayload {
 #[tokio::test]
 async fn large_response_is_not_kept_for_a_client_that_left() {
     let streams = ReplayStreams::default();
-    let log = streams.new_log();
+    let log = streams.new_log(None);
     assert!(log.try_send(b"a".to_vec()));
     streams.keep(log.clone());
     drop(EventLogReader::from_start(log.clone(), false));
@@ -158,7 +158,7 @@ async fn large_response_is_not_kept_for_a_client_that_left() {
 #[tokio::test]
 async fn large_response_is_passed_to_a_client_that_reads_and_not_kept() {
     let streams = ReplayStreams::default();
-    let log = streams.new_log();
+    let log = streams.new_log(None);
     assert!(log.try_send(b"a".to_vec()));
     streams.keep(log.clone());
     let mut reader = EventLogReader::from_start(log.clone(), false);
@@ -177,7 +177,7 @@ async fn large_response_is_passed_to_a_client_that_reads_and_not_kept() {
 #[tokio::test]
 async fn session_is_bounded_when_streams_end() {
     let streams = ReplayStreams::default();
-    let logs: Vec<_> = (0..MAX_STREAMS).map(|_| streams.new_log()).collect();
+    let logs: Vec<_> = (0..MAX_STREAMS).map(|_| streams.new_log(None)).collect();
     for log in &logs {
         assert!(log.try_send(b"a".to_vec()));
         streams.keep(log.clone());
@@ -197,7 +197,7 @@ async fn kept_messages_count_towards_the_memory_of_clients() {
     let total = Arc::new(crate::client_memory::ClientMemory::new(160_000));
     let account = MemoryAccount { total, caller: access.memory };
     let streams = ReplayStreams::new(Some(Arc::new(account.clone())));
-    let logs = [(); 3].map(|()| streams.new_log());
+    let logs = [(); 3].map(|()| streams.new_log(None));
     assert!(logs[0].try_send(vec![b'x'; 60_000]));
     assert!(!logs[1].try_send(vec![b'x'; 60_000]), "the caller leaves as much as it uses");
     logs[1].finish(&id(), large_result(60_000));

@@ -9,16 +9,16 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, DuplexStrea
 use toolcrib::InProcess;
 
 /// The key of the name and version of a server in `_meta`.
-pub(super) const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
+pub(crate) const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
 
 /// A server that is one function: from a message of the client to the messages of the server.
-pub(super) struct RawServer {
+pub(crate) struct RawServer {
     respond: fn(&Value) -> Vec<Value>,
-    pub(super) received: Arc<Mutex<Vec<Value>>>,
+    pub(crate) received: Arc<Mutex<Vec<Value>>>,
 }
 
 impl RawServer {
-    pub(super) fn new(respond: fn(&Value) -> Vec<Value>) -> Self {
+    pub(crate) fn new(respond: fn(&Value) -> Vec<Value>) -> Self {
         Self { respond, received: Arc::default() }
     }
 }
@@ -43,36 +43,36 @@ impl InProcess for RawServer {
     }
 }
 
-pub(super) fn response(request: &Value, member: &str, value: Value) -> Vec<Value> {
+pub(crate) fn response(request: &Value, member: &str, value: Value) -> Vec<Value> {
     let mut message = json!({"jsonrpc": "2.0", "id": request["id"]});
     message[member] = value;
     vec![message]
 }
 
-pub(super) fn result(request: &Value, result: Value) -> Vec<Value> {
+pub(crate) fn result(request: &Value, result: Value) -> Vec<Value> {
     response(request, "result", result)
 }
 
-pub(super) fn error(request: &Value, error: Value) -> Vec<Value> {
+pub(crate) fn error(request: &Value, error: Value) -> Vec<Value> {
     response(request, "error", error)
 }
 
-pub(super) fn notification(method: &str, params: Value) -> Value {
+pub(crate) fn notification(method: &str, params: Value) -> Value {
     let mut message = json!({"jsonrpc": "2.0", "method": method});
     message["params"] = params;
     message
 }
 
-pub(super) fn text(text: &str) -> Value {
+pub(crate) fn text(text: &str) -> Value {
     json!({"content": [{"type": "text", "text": text}]})
 }
 
-pub(super) fn info() -> Value {
+pub(crate) fn info() -> Value {
     json!({"name": "greeter", "version": "1.2.3", "title": "Greeter", "websiteUrl": "https://example.com"})
 }
 
 /// A session server with pages, a log tool, a resource and questions.
-pub(super) fn respond_in_session(message: &Value) -> Vec<Value> {
+pub(crate) fn respond_in_session(message: &Value) -> Vec<Value> {
     let params = &message["params"];
     match message["method"].as_str().unwrap_or_default() {
         "initialize" => result(
@@ -98,7 +98,7 @@ pub(super) fn respond_in_session(message: &Value) -> Vec<Value> {
     }
 }
 
-pub(super) fn list_tools(message: &Value) -> Vec<Value> {
+pub(crate) fn list_tools(message: &Value) -> Vec<Value> {
     let tool = |name: &str| {
         let header = json!({"type": "string", "x-mcp-header": "Region"});
         json!({"name": name, "inputSchema": {"type": "object", "properties": {"region": header}}})
@@ -117,7 +117,7 @@ pub(super) fn list_tools(message: &Value) -> Vec<Value> {
     }
 }
 
-pub(super) fn call_tool(message: &Value) -> Vec<Value> {
+pub(crate) fn call_tool(message: &Value) -> Vec<Value> {
     let params = &message["params"];
     match params["name"].as_str().unwrap() {
         "log" => {
@@ -147,14 +147,14 @@ pub(super) fn call_tool(message: &Value) -> Vec<Value> {
 }
 
 /// Answers the call that asked with the answer of the client.
-pub(super) fn answer_question(message: &Value) -> Vec<Value> {
+pub(crate) fn answer_question(message: &Value) -> Vec<Value> {
     let call: u64 = message["id"].as_str().unwrap()[1..].parse().unwrap();
     let answer = if message["error"].is_null() { &message["result"] } else { &message["error"] };
     result(&json!({"id": call}), text(&answer.to_string()))
 }
 
 /// A stateless server with one tool, which logs if it is asked to.
-pub(super) fn respond_stateless(message: &Value) -> Vec<Value> {
+pub(crate) fn respond_stateless(message: &Value) -> Vec<Value> {
     let done = |mut members: Value| {
         members["resultType"] = "complete".into();
         members["ttlMs"] = 0.into();
