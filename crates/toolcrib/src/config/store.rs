@@ -101,6 +101,10 @@ pub(super) fn read(mut reader: TableReader<'_>) -> StoreSpec {
         origin: Some(origin),
         url,
     };
+    if reader.has("url") && !reader.has("key") {
+        let message = "`store.url` without `store.key`: each gateway signs with a key of its own";
+        reader.note(offset, message, "set the same `key` for every gateway that uses the store");
+    }
     let dependent_keys = ["prefix", "limit-lease", "connect-timeout", "timeout"];
     if !reader.has("url")
         && let Some(key) = dependent_keys.into_iter().find(|key| reader.has(key))
