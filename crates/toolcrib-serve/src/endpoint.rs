@@ -180,22 +180,18 @@ async fn post(
         }
         return batch::respond(conn, &scope, &head.headers, &body).await;
     }
+    let invalid = |id: Option<&RequestId>, code, reason: &str| {
+        error_response(StatusCode::BAD_REQUEST, id, code, reason)
+    };
     let parsed = match ClientMessage::parse_with_params(&body) {
         Ok(parsed) => parsed,
-        Err(bad) => return error_response(StatusCode::BAD_REQUEST, bad.id.as_ref(), bad.code, &bad.reason),
+        Err(bad) => return invalid(bad.id.as_ref(), bad.code, &bad.reason),
     };
     match parsed.message {
         ClientMessage::Request { id, method, .. } => {
             let params = match parsed.params.transpose() {
                 Ok(params) => params,
-                Err(bad) => {
-                    return error_response(
-                        StatusCode::BAD_REQUEST,
-                        Some(&id),
-                        code::INVALID_PARAMS,
-                        &bad.reason,
-                    );
-                }
+                Err(bad) => return invalid(Some(&id), code::INVALID_PARAMS, &bad.reason),
             };
             let request = McpRequest { id, method, params, accepts_events: request_headers.accepts_events };
             handle_request(conn, scope, &request_headers, &head.headers, request).await

@@ -29,6 +29,7 @@ pub(crate) fn run(paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
     config.problems.extend(config.listen.tls.as_ref().and_then(gateway::find_tls_problem));
     let store_problem = gateway::find_store_problem(&config, &locator);
     config.problems.extend(store_problem);
+    config.problems.extend(gateway::find_forwarding_note(&config));
     let missing = preflight::find_missing(&config, None, &locator);
     config.problems.extend(missing);
     config.problems.extend(find_long_tool_list(&config, paths));

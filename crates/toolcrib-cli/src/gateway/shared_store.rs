@@ -5,7 +5,7 @@ use std::sync::Arc;
 use toolcrib::CribBuilder;
 use toolcrib::config::{Config, Position, Problem, ProblemScope, StoreSpec};
 use toolcrib::spec::template::{TemplateText, UnresolvedReference};
-use toolcrib::store::SigningKey;
+use toolcrib::store::{Replica, SigningKey};
 use toolcrib_valkey::{StoreState, StoreStatus, StoreUrl, ValkeyOptions, ValkeyStore};
 use zeroize::Zeroizing;
 
@@ -18,6 +18,9 @@ use crate::telemetry::{MetricFamily, MetricUnit};
 /// A hint for a signing key.
 const KEY_HINT: &str = "generate one with `openssl rand -hex 32`, and use the same for every gateway";
 
+/// A hint for the address of a gateway.
+const ADDRESS_HINT: &str = "write `address = \"http://HOST:PORT\"`, where the other gateways reach this one";
+
 /// A hint for a URL.
 const URL_HINT: &str = "write `url = \"valkey://HOST:PORT\"`";
 
@@ -28,6 +31,8 @@ pub(super) struct StoreSettings {
     server: Option<StoreServers>,
     /// The key that signs states which clients return.
     key: Option<SigningKey>,
+    /// The URL at which other gateways reach this one.
+    address: Option<String>,
 }
 
 #[derive(Debug)]
@@ -51,15 +56,37 @@ impl StoreSettings {
             Some(url) => Some(parse_servers(config, &expand(config, "url", url, secrets)?)?),
             None => None,
         };
-        Ok(Self { server, key })
+        let address = match (&spec.address, &key) {
+            (Some(address), Some(key)) => {
+                let address = expand(config, "address", address, secrets)?;
+                Some(parse_address(config, &address, key)?)
+            }
+            _ => None,
+        };
+        Ok(Self { server, key, address })
     }
 
-    /// Adds the store and the signing key to a crib. The store connects in the background.
+    /// Adds the store and the signing key to a crib. The store connects in the background. Other gateways forward requests to the
+    /// configured address, or to the one that the gateway listens on.
     ///
     /// # Errors
     /// If TLS cannot be used.
-    pub(super) fn open(self, builder: CribBuilder, paths: &Paths) -> Result<OpenedStore, CommandError> {
+    pub(super) fn open(
+        self,
+        builder: CribBuilder,
+        paths: &Paths,
+        listen_address: Option<String>,
+    ) -> Result<OpenedStore, CommandError> {
+        let address = self.address.or(listen_address).filter(|_| self.server.is_some());
+        let replica = self.key.as_ref().zip(address);
+        let replica = replica.and_then(|(key, address)| Replica::new(&address, key.clone()).ok());
+        if self.server.is_some() && replica.is_none() {
+            tracing::warn!(
+                "requests for sessions are not forwarded between gateways; set `store.key` and `store.address`"
+            );
+        }
         let builder = with_signing_key(builder, self.key, paths);
+        let builder = replica.into_iter().fold(builder, CribBuilder::replica);
         let Some(StoreServers { url, options }) = self.server else {
             return Ok(OpenedStore { builder, store: None });
         };
@@ -88,6 +115,25 @@ fn with_signing_key(builder: CribBuilder, key: Option<SigningKey>, paths: &Paths
     }
 }
 
+/// Returns a note if requests for sessions are not forwarded between gateways, or only with the right listener.
+pub(crate) fn find_forwarding_note(config: &Config) -> Option<Problem> {
+    let spec = &config.store;
+    let (message, hint) = match (&spec.url, &spec.key, &spec.address) {
+        (Some(_), None, _) => {
+            let message = "requests for sessions are not forwarded between gateways without `store.key`";
+            (message, KEY_HINT)
+        }
+        (Some(_), Some(_), None) => {
+            let message = "requests for sessions are forwarded to this gateway only if `serve --listen` names an address \
+                           that other machines can reach, because `store.address` is not set";
+            (message, ADDRESS_HINT)
+        }
+        _ => return None,
+    };
+    let problem = problem(config, message.to_owned(), hint);
+    Some(Problem { scope: ProblemScope::Note, ..*problem })
+}
+
 /// Returns a problem of `[store]`, if its references or values cannot be used.
 pub(crate) fn find_store_problem(config: &Config, secrets: &SecretLocator) -> Option<Problem> {
     StoreSettings::from_config(config, secrets).err().map(|problem| *problem)
@@ -114,6 +160,13 @@ pub(crate) async fn probe_store(config: &Config, secrets: &SecretLocator) -> Opt
 fn parse_key(config: &Config, key: &str) -> Result<SigningKey, Box<Problem>> {
     SigningKey::from_bytes(key.as_bytes())
         .map_err(|error| problem(config, format!("`store.key`: {error}"), KEY_HINT))
+}
+
+fn parse_address(config: &Config, address: &str, key: &SigningKey) -> Result<String, Box<Problem>> {
+    match Replica::new(address, key.clone()) {
+        Ok(replica) => Ok(replica.address().to_owned()),
+        Err(error) => Err(problem(config, format!("`store.address`: {error}"), ADDRESS_HINT)),
+    }
 }
 
 fn parse_servers(config: &Config, url: &str) -> Result<StoreServers, Box<Problem>> {

@@ -69,7 +69,7 @@ pub(super) fn accept(
     request: &mut Request<Incoming>,
 ) -> Result<EndpointScope, Box<Response<ResponseBody>>> {
     let verified = replicas.verify(request.method(), request.uri(), request.headers(), wall_time());
-    let assertion = verified.map_err(|reason| refuse(reason))?;
+    let assertion = verified.map_err(refuse)?;
     let access = conn.gateway.callers.find_asserted(&assertion).ok_or_else(|| {
         refuse("its caller is not known here with the same rights; give all replicas the same callers")
     })?;
@@ -165,7 +165,7 @@ impl OutgoingRequest<'_> {
             next = next.filter(|owner| self.can_send(owner) && !tried.contains(owner));
             if next.is_none() {
                 match sessions::restore(self.conn, self.scope, id).await {
-                    Ok(RestoredSession::Claimed) => tried.clear(),
+                    Ok(RestoredSession::OpenElsewhere) => tried.clear(),
                     Ok(_) => return None,
                     Err(error) => return Some(session_error(self.conn, None, error)),
                 }

@@ -39,7 +39,7 @@ pub(crate) enum RestoredSession {
     /// There is no such session.
     Unknown,
     /// Another replica has opened it at the same time.
-    Claimed,
+    OpenElsewhere,
 }
 
 /// Who has a session open, by its record.
@@ -133,7 +133,7 @@ impl Sessions {
         let claimed = shared.store.replace(key(id), &stored, record.to_bytes(), Some(RECORD_TTL));
         // Without an address, several gateways may have the session open.
         if !claimed.wait().await? && shared.replica.is_some() {
-            return Ok(RestoredSession::Claimed);
+            return Ok(RestoredSession::OpenElsewhere);
         }
         if shared.replica.is_some() {
             // The gateway that had the session open may still run.

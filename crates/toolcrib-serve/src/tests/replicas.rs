@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinSet;
 use toolcrib::store::{OwnedKind, Replica, SigningKey};
 use toolcrib::util::clock::wall_time;
 use toolcrib::util::encoding;
@@ -27,7 +27,7 @@ struct TestReplica {
     state: Arc<HttpGateway>,
     /// What its server has received.
     received: Arc<Mutex<Vec<Value>>>,
-    serving: JoinHandle<()>,
+    serving: JoinSet<()>,
 }
 
 impl TestReplica {
@@ -54,7 +54,8 @@ impl TestReplica {
         let active = Arc::new(ActiveCallers::new(callers(config)));
         let limits = GatewayLimits::default();
         let state = Arc::new(HttpGateway::new(McpService::new(crib), active, &limits));
-        let serving = tokio::spawn(serve(listener.clone(), state.clone()));
+        let mut serving = JoinSet::new();
+        serving.spawn(serve(listener.clone(), state.clone()));
         Self { replica, listener: Some(listener), state, received, serving }
     }
 
@@ -66,8 +67,7 @@ impl TestReplica {
 
     /// Closes all connections. New ones are accepted by the system, but not served.
     async fn freeze(&mut self) {
-        self.serving.abort();
-        let _ = (&mut self.serving).await;
+        self.serving.shutdown().await;
     }
 
     /// Sends a request, without waiting for the response.

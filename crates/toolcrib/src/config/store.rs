@@ -29,6 +29,12 @@ pub(super) const KEYS: &[ConfigKey] = &[
         "",
         "Key of at least 32 bytes that signs the states which clients return, the same for all gateways, such as `${secret:toolcrib-key}`; by default a file in the state folder",
     ),
+    key(
+        "address",
+        ValueKind::Text,
+        "",
+        "URL at which the other gateways reach this one, such as `http://${env:POD_IP}:7717`; requests for its sessions are forwarded to it. By default the address that it listens on, if other machines can reach that",
+    ),
     key("prefix", ValueKind::Text, "toolcrib", "What all keys in the store start with"),
     key(
         "limit-lease",
@@ -48,6 +54,8 @@ pub struct StoreSpec {
     pub url: Option<TemplateText>,
     /// The key that signs states which clients return; without it, a key in the state folder.
     pub key: Option<TemplateText>,
+    /// The URL at which other gateways reach this one; without it, the address that it listens on.
+    pub address: Option<TemplateText>,
     /// The text that all keys start with.
     pub prefix: String,
     /// Calls of a limit that a gateway reserves at once for each caller.
@@ -65,6 +73,7 @@ impl Default for StoreSpec {
         Self {
             url: None,
             key: None,
+            address: None,
             prefix: DEFAULT_PREFIX.to_owned(),
             limit_lease: NonZeroU32::MIN,
             connect_timeout: DEFAULT_CONNECT_TIMEOUT,
@@ -94,6 +103,7 @@ pub(super) fn read(mut reader: TableReader<'_>) -> StoreSpec {
     }
     let spec = StoreSpec {
         key: read_template(&mut reader, "key"),
+        address: read_template(&mut reader, "address"),
         prefix: prefix.map_or(defaults.prefix, str::to_owned),
         limit_lease: reader.count("limit-lease", 1).and_then(NonZeroU32::new).unwrap_or(defaults.limit_lease),
         connect_timeout: reader.duration("connect-timeout").unwrap_or(defaults.connect_timeout),
@@ -101,11 +111,12 @@ pub(super) fn read(mut reader: TableReader<'_>) -> StoreSpec {
         origin: Some(origin),
         url,
     };
-    if reader.has("url") && !reader.has("key") {
-        let message = "`store.url` without `store.key`: each gateway signs with a key of its own";
-        reader.note(offset, message, "set the same `key` for every gateway that uses the store");
+    if reader.has("address") && !reader.has("key") {
+        let message = "`store.address` requires `store.key`".to_owned();
+        let hint = "add `key = \"${secret:toolcrib-key}\"`, the same for all gateways";
+        reader.error_at_value("address", message, hint);
     }
-    let dependent_keys = ["prefix", "limit-lease", "connect-timeout", "timeout"];
+    let dependent_keys = ["address", "prefix", "limit-lease", "connect-timeout", "timeout"];
     if !reader.has("url")
         && let Some(key) = dependent_keys.into_iter().find(|key| reader.has(key))
     {

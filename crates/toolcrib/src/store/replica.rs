@@ -44,6 +44,7 @@ impl std::error::Error for InvalidReplicaAddress {}
 /// What a name stands for. A name of one kind is not valid as one of another kind.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum OwnedKind {
     /// A session of a client.
     Session,

@@ -159,7 +159,7 @@ fn store_is_read_with_its_defaults_and_problems() {
     for (text, expected) in [
         ("prefix = 'x'", "`store.prefix` requires `store.url`"),
         ("url = 'valkey://h'\nkey = 'k'\nprefix = 'a b'", "`store.prefix` cannot be `a b`"),
-        ("url = 'valkey://h'", "each gateway signs with a key of its own"),
+        ("url = 'valkey://h'\naddress = 'http://a'", "`store.address` requires `store.key`"),
     ] {
         let config = toml(&format!("[store]\n{text}"));
         assert!(
