@@ -71,7 +71,7 @@ use self::login_starter::LoopbackLogins;
 pub(crate) use self::other_gateway::{OtherGateway, STOP_GRACE};
 use self::peer_check::PeerCheck;
 use self::settings::{GatewaySettings, SettingsTarget, library_settings};
-use self::shared_store::{OpenedStore, report_changes};
+use self::shared_store::OpenedStore;
 pub(crate) use self::shared_store::{find_forwarding_note, find_store_problem, probe_store};
 pub(crate) use self::signals::{SignalRequest, Signals};
 pub(crate) use self::tls::find_tls_problem;
@@ -137,9 +137,6 @@ impl Gateway {
         let crib = build_crib(observers.attach(builder).log(logs.sink()))?;
         let callers = Arc::new(ActiveCallers::new(settings.callers));
         let CallObservers { audit, telemetry, history } = observers;
-        let stop = CancellationToken::new();
-        let reported = report_changes(store.clone(), history.clone());
-        tasks.spawn_boxed(stop.clone().run_until_cancelled_owned(reported));
         let login_audit = audit.clone();
         let target = SettingsTarget {
             crib: crib.clone(),
@@ -172,7 +169,7 @@ impl Gateway {
             tasks,
             threads,
             logs,
-            stop,
+            stop: CancellationToken::new(),
             accepting: Mutex::default(),
         })
     }
@@ -219,6 +216,8 @@ impl Gateway {
             self.tasks.spawn_boxed(predecessor.confirm(self.http.clone(), self.stop.clone()));
         }
         let catalog = self.handle.crib().watch_catalog();
+        let store_changes = self.handle.report_store_changes();
+        self.tasks.spawn_boxed(self.stop.clone().run_until_cancelled_owned(store_changes));
         self.tasks.spawn_boxed(return_free_memory(self.http.clone(), catalog, self.stop.clone()));
     }
 

@@ -101,7 +101,7 @@ impl ValkeyStore {
         self.health.status(self.url.to_string())
     }
 
-    /// Returns the changes of the state from now on.
+    /// Returns the state, as soon as the first attempt to connect has ended, and its changes.
     pub fn watch_state(&self) -> StateWatch {
         self.health.watch()
     }
