@@ -33,7 +33,7 @@ use tokio::sync::watch::Receiver;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use toolcrib::config::Config;
+use toolcrib::config::{Config, ListenSpec};
 use toolcrib::util::tasks::SpawnBoxed as _;
 use toolcrib::{CallEnd, Caller, Catalog, ClientCapabilities, Crib, CribBuilder, ErrorKind, Settings};
 use toolcrib_serve::{
@@ -146,15 +146,9 @@ impl Gateway {
         let is_auto = matches!(mode, GatewayMode::Auto);
         let handle =
             GatewayHandle::new(target, service.clone(), sources.clone(), running, is_auto, dashboard);
-        let http = HttpGateway::new(service, callers, &settings.limits)
-            .with_admin(admin(handle.clone()))
-            .with_hosts(listeners.hosts(&settings.listen))
-            .with_dashboard(dashboard::FILES, handle.dashboard().sessions())
-            .with_public_address(settings.listen.public_url, listeners.port())
-            .with_trusted_proxies(settings.listen.trusted_proxies)
-            .with_max_unauthenticated(max_public_connections() / 2)
-            .with_failed_logins(move |failed| record_failed_logins(&login_audit, failed));
-        let http = Arc::new(http);
+        let http = HttpGateway::new(service, callers, &settings.limits).with_admin(admin(handle.clone()));
+        let http = http.with_failed_logins(move |failed| record_failed_logins(&login_audit, failed));
+        let http = Arc::new(configure_http(http, settings.listen, &listeners, &handle));
         handle.set_http(&http);
         handle.start_export();
         Ok(Self {
@@ -279,6 +273,20 @@ impl Gateway {
 fn service(paths: &Paths, crib: &Crib) -> McpService {
     let hints = paths.hints();
     McpService::new(crib.clone()).with_hints(move |hint| hints.complete(&hint_text(hint)).into_owned())
+}
+
+/// Sets how clients address the gateway, and its web page.
+fn configure_http(
+    http: HttpGateway,
+    listen: ListenSpec,
+    listeners: &GatewayListeners,
+    handle: &GatewayHandle,
+) -> HttpGateway {
+    http.with_hosts(listeners.hosts(&listen))
+        .with_dashboard(dashboard::FILES, handle.dashboard().sessions())
+        .with_public_address(listen.public_url, listeners.port())
+        .with_trusted_proxies(listen.trusted_proxies)
+        .with_max_unauthenticated(max_public_connections() / 2)
 }
 
 /// Resolves the settings of a config, which may read secret stores.
