@@ -64,8 +64,7 @@ use self::login_starter::LoopbackLogins;
 pub(crate) use self::other_gateway::{OtherGateway, STOP_GRACE};
 use self::peer_check::PeerCheck;
 use self::settings::{GatewaySettings, SettingsTarget, library_settings};
-use self::shared_store::{OpenedStore, report_changes};
-pub(crate) use self::shared_store::{find_forwarding_note, find_store_problem};
+pub(crate) use self::shared_store::{find_forwarding_note, find_store_problem, probe_store};
 pub(crate) use self::signals::{SignalRequest, Signals};
 pub(crate) use self::tls::find_tls_problem;
 
@@ -118,16 +117,14 @@ impl Gateway {
         let observers = CallObservers::open(paths, &settings)?;
         let is_exposed = listeners.is_exposed();
         let builder = builder(paths, settings.settings, &secrets);
-        let OpenedStore { builder, store } =
-            settings.store.open(builder, paths, listeners.reachable_url())?;
-        let builder =
-            builder.listing_wait(settings.limits.listing_wait).login_starter(LoopbackLogins { is_exposed });
+        let opened = settings.store.open(builder, paths, listeners.reachable_url())?;
+        let builder = opened
+            .builder
+            .listing_wait(settings.limits.listing_wait)
+            .login_starter(LoopbackLogins { is_exposed });
         let crib = build_crib(observers.attach(builder).log(logs.sink()))?;
         let callers = Arc::new(ActiveCallers::new(settings.callers));
         let CallObservers { audit, telemetry, history } = observers;
-        let stop = CancellationToken::new();
-        let reported = report_changes(store.clone(), history.clone());
-        tasks.spawn_boxed(stop.clone().run_until_cancelled_owned(reported));
         let login_audit = audit.clone();
         let target = SettingsTarget {
             crib: crib.clone(),
@@ -139,7 +136,7 @@ impl Gateway {
             is_exposed,
             peer_check: listeners.peer_check.clone(),
             tls: listeners.tls.clone(),
-            store,
+            store: opened.store,
         };
         let service = Arc::new(service(paths, &crib));
         let dashboard = listeners.dashboard(&settings.listen);
@@ -160,7 +157,7 @@ impl Gateway {
             drain_timeout: settings.limits.drain,
             tasks,
             logs,
-            stop,
+            stop: CancellationToken::new(),
         })
     }
 
@@ -203,6 +200,8 @@ impl Gateway {
         self.accept_on(&self.listeners.socket, true, Semaphore::MAX_PERMITS);
         self.accept_dashboard();
         let catalog = self.handle.crib().watch_catalog();
+        let store_changes = self.handle.report_store_changes();
+        self.tasks.spawn_boxed(self.stop.clone().run_until_cancelled_owned(store_changes));
         self.tasks.spawn_boxed(return_free_memory(self.http.clone(), catalog, self.stop.clone()));
     }
 

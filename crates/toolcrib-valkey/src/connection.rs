@@ -15,7 +15,7 @@ use toolcrib::store::{StoreError, StoreKind};
 
 use crate::command::{CommandName, Keys, StoreCommand, StoreScript};
 use crate::resp::{self, Reply};
-use crate::store_url::{Address, StoreUrl};
+use crate::store_url::{Address, Servers, StoreUrl};
 
 /// Bytes that are read at least at a time.
 const READ_SIZE: usize = 16 * 1024;
@@ -92,7 +92,11 @@ impl StoreConnector {
         let buffer = BytesMut::new();
         let mut connection =
             StoreConnection { stream, buffer, scripts: Vec::new(), address: address.clone() };
-        connection.log_in(&self.url, purpose).await?;
+        let is_replica = connection.log_in(&self.url, purpose).await?;
+        if is_replica && !matches!(self.url.servers, Servers::Cluster(_)) {
+            let message = format!("cannot use the store at {address}: it is a replica; name its primary");
+            return Err(StoreError::new(message));
+        }
         if purpose != Purpose::Sentinel {
             connection.load_scripts().await?;
         }
@@ -127,6 +131,13 @@ fn tls_connector() -> Result<TlsConnector, StoreError> {
     let config = config.map_err(|error| StoreError::new(format!("cannot use TLS for the store: {error}")))?;
     let config = config.with_root_certificates(roots).with_no_client_auth();
     Ok(TlsConnector::from(Arc::new(config)))
+}
+
+/// Returns whether the reply to a login names the role of a replica.
+fn is_replica(hello: &Reply) -> bool {
+    let Reply::Array(members) = hello else { return false };
+    let text = |text: &'static str| Reply::Text(Bytes::from_static(text.as_bytes()));
+    members.chunks_exact(2).any(|pair| pair[0] == text("role") && pair[1] == text("replica"))
 }
 
 /// Returns the text of an error without its number.
@@ -248,7 +259,8 @@ impl StoreConnection {
         StoreError::new(format!("cannot use the store at {address}: {reason}"))
     }
 
-    async fn log_in(&mut self, url: &StoreUrl, purpose: Purpose) -> Result<(), StoreError> {
+    /// Logs in. Returns whether the server is a replica, which cannot be written.
+    async fn log_in(&mut self, url: &StoreUrl, purpose: Purpose) -> Result<bool, StoreError> {
         let mut hello = vec![Bytes::from_static(b"3")];
         // Sentinels have users of their own; those of the servers are rarely known to them.
         if let Some(password) = url.password.as_ref().filter(|_| purpose != Purpose::Sentinel) {
@@ -256,11 +268,11 @@ impl StoreConnection {
             hello.extend(["AUTH".to_owned().into(), user.to_owned().into(), password.to_string().into()]);
         }
         hello.extend([Bytes::from_static(b"SETNAME"), Bytes::from_static(b"toolcrib")]);
-        self.run("hello", hello).await?;
+        let is_replica = is_replica(&self.run("hello", hello).await?);
         if url.database != 0 && purpose != Purpose::Sentinel {
             self.run("SELECT", vec![url.database.to_string().into()]).await?;
         }
-        Ok(())
+        Ok(is_replica)
     }
 
     async fn load_scripts(&mut self) -> Result<(), StoreError> {

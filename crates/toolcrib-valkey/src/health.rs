@@ -41,7 +41,7 @@ pub struct StoreStatus {
 pub struct StateWatch(watch::Receiver<StateSince>);
 
 impl StateWatch {
-    /// Waits until the store is up or down, and was not before. Returns `None` if the store was dropped.
+    /// Waits until the store is up or down, the next time until that changes. Returns `None` if the store was dropped.
     ///
     /// # Cancel safety
     /// No change is lost if the future is dropped.
@@ -77,7 +77,11 @@ impl Health {
     }
 
     pub(crate) fn watch(&self) -> StateWatch {
-        StateWatch(self.state.subscribe())
+        let mut changes = self.state.subscribe();
+        if changes.borrow().state != StoreState::Connecting {
+            changes.mark_changed();
+        }
+        StateWatch(changes)
     }
 
     pub(crate) fn state(&self) -> StoreState {

@@ -12,7 +12,9 @@
 mod command;
 mod connection;
 mod health;
+mod leases;
 mod link;
+mod operation;
 mod resp;
 mod store;
 mod store_url;

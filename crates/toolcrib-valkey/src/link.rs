@@ -14,6 +14,9 @@ use crate::store_url::{Address, Servers};
 /// Redirections that one command follows.
 const MAX_REDIRECTIONS: usize = 5;
 
+/// The start of the replies to commands whose node failed.
+pub(crate) const NODE_FAILED: &str = "NODEFAILED ";
+
 /// Open connections, of which the main one gets the notices.
 pub(crate) struct StoreLink {
     main: StoreConnection,
@@ -89,9 +92,8 @@ impl StoreLink {
             for group in self.group_by_node(&pending, commands) {
                 let sent: Vec<StoreCommand> =
                     group.commands.iter().map(|index| commands[*index].clone()).collect();
-                let node = self.node(group.node.as_ref()).await?;
-                let answering = node.address().clone();
-                let answers = node.exchange(&sent, &mut push).await?;
+                let NodeAnswers { answers, answering } =
+                    self.exchange_with(group.node.as_ref(), &sent, &mut push).await?;
                 for (index, answer) in group.commands.into_iter().zip(answers) {
                     match redirection(&answer, &answering) {
                         None => replies[index] = answer,
@@ -111,6 +113,29 @@ impl StoreLink {
             }
         }
         Ok(replies)
+    }
+
+    /// Sends commands to one node. If a node other than the main one fails, only its commands fail, and its slots are looked up again.
+    async fn exchange_with(
+        &mut self,
+        node: Option<&Address>,
+        commands: &[StoreCommand],
+        push: impl FnMut(Vec<Reply>),
+    ) -> Result<NodeAnswers, StoreError> {
+        let exchanged = async {
+            let connection = self.node(node).await?;
+            let answers = connection.exchange(commands, push).await?;
+            Ok(NodeAnswers { answers, answering: connection.address().clone() })
+        };
+        match (exchanged.await, node) {
+            (Err(error), Some(node)) => {
+                self.nodes.remove(node);
+                self.routes.retain(|_, address| address != node);
+                let failure = Reply::Error(format!("{NODE_FAILED}{error}"));
+                Ok(NodeAnswers { answers: vec![failure; commands.len()], answering: node.clone() })
+            }
+            (exchanged, _) => exchanged,
+        }
     }
 
     /// Groups commands by the nodes of their slots, in order.
@@ -150,6 +175,12 @@ impl StoreLink {
         let replies = node.exchange(&commands, push).await?;
         Ok(replies.into_iter().next_back().unwrap_or(Reply::Null))
     }
+}
+
+/// The replies of one node.
+struct NodeAnswers {
+    answers: Vec<Reply>,
+    answering: Address,
 }
 
 /// Commands for one node; `None` is the main connection.
@@ -197,14 +228,8 @@ async fn open_primary(
         let message = format!("the sentinel at {sentinel} knows no primary `{primary}`; see `store.url`");
         return Err(StoreError::new(message));
     };
-    let mut connection = connector.open(&address, Purpose::Main).await?;
-    let role = connection.run("ROLE", Vec::new()).await?;
-    match role {
-        Reply::Array(members) if members.first() == Some(&Reply::Text(Bytes::from_static(b"master"))) => {
-            Ok(connection)
-        }
-        _ => Err(StoreError::new(format!("the server at {address} is not the primary `{primary}` yet"))),
-    }
+    // Fails while the sentinels still name a server that has become a replica.
+    connector.open(&address, Purpose::Main).await
 }
 
 fn parse_primary(answer: &Reply) -> Option<Address> {

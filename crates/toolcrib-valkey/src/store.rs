@@ -1,5 +1,6 @@
 //! `ValkeyStore`: the store of several replicas.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,10 +16,12 @@ use toolcrib::store::{
 use crate::command::{Keys, StoreCommand, StoreScript, format_ttl, kind_slot};
 use crate::connection::StoreConnector;
 use crate::health::{Health, StateWatch, StoreStatus};
+use crate::leases::{LeasedCall, Leases};
+use crate::operation::StoreOperation;
 use crate::resp::Reply;
 use crate::store_url::{Servers, StoreUrl};
 use crate::usage::{self, unexpected_reply};
-use crate::worker::{Notices, ReplyWaiter, StoreOperation, Worker, timeout_error};
+use crate::worker::{Notices, Worker, timeout_error};
 
 /// Operations that wait for the connection. Further ones fail.
 const MAX_QUEUED: usize = 16 * 1024;
@@ -35,6 +38,9 @@ pub struct ValkeyOptions {
     pub connect_timeout: Duration,
     /// The longest time that an operation takes.
     pub operation_timeout: Duration,
+    /// Calls of a limit that are reserved at once. With 1, every limited call takes one round trip and limits are exact. With more,
+    /// most calls take none, and any period can have up to this many calls more per gateway, caller and limit.
+    pub limit_lease: NonZeroU32,
 }
 
 impl Default for ValkeyOptions {
@@ -43,6 +49,7 @@ impl Default for ValkeyOptions {
             prefix: "toolcrib".to_owned(),
             connect_timeout: Duration::from_secs(1),
             operation_timeout: Duration::from_millis(500),
+            limit_lease: NonZeroU32::MIN,
         }
     }
 }
@@ -56,6 +63,7 @@ pub struct ValkeyStore {
     keys: Keys,
     url: StoreUrl,
     operation_timeout: Duration,
+    leases: Option<Arc<Leases>>,
 }
 
 impl ValkeyStore {
@@ -72,6 +80,8 @@ impl ValkeyStore {
         let (operations, queue) = mpsc::channel(MAX_QUEUED);
         let notices = Arc::new(Notices::new(&keys));
         let health = Arc::new(Health::new());
+        let leases = (options.limit_lease > NonZeroU32::MIN)
+            .then(|| Arc::new(Leases::new(options.limit_lease, keys.clone(), operations.downgrade())));
         let worker = Worker {
             connector,
             queue,
@@ -79,9 +89,11 @@ impl ValkeyStore {
             health: health.clone(),
             operation_timeout: options.operation_timeout,
             prefix: keys.prefix.clone(),
+            leases: leases.clone(),
         };
         tokio::spawn(worker.run());
-        Ok(Self { operations, notices, health, keys, url, operation_timeout: options.operation_timeout })
+        let operation_timeout = options.operation_timeout;
+        Ok(Self { operations, notices, health, keys, url, operation_timeout, leases })
     }
 
     /// Returns the state of the connection and the number of operations.
@@ -89,7 +101,7 @@ impl ValkeyStore {
         self.health.status(self.url.to_string())
     }
 
-    /// Returns the changes of the state from now on.
+    /// Returns the state, as soon as the first attempt to connect has ended, and its changes.
     pub fn watch_state(&self) -> StateWatch {
         self.health.watch()
     }
@@ -101,21 +113,14 @@ impl ValkeyStore {
         parse: impl FnOnce(Reply) -> Result<T, StoreError> + Send + 'static,
     ) -> StoreResult<T> {
         let (reply, receiver) = oneshot::channel();
-        let started = Instant::now();
-        let operation = StoreOperation { command, waiter: ReplyWaiter { reply, started } };
+        // Fails if the reply is no longer awaited.
+        let operation = StoreOperation::new(command, move |result| drop(reply.send(result.and_then(parse))));
         if self.operations.try_send(operation).is_err() {
             self.health.record_failure();
             let message = format!("more than {MAX_QUEUED} operations wait for the store");
             return StoreReply::Ready(Err(StoreError::new(message)));
         }
-        let time = self.operation_timeout;
-        StoreReply::Pending(Box::pin(async move {
-            match timeout_at(started + time, receiver).await {
-                Ok(Ok(reply)) => reply.and_then(parse),
-                Ok(Err(_)) => Err(StoreError::new("the store was closed")),
-                Err(_) => Err(timeout_error(time)),
-            }
-        }))
+        StoreReply::Pending(Box::pin(wait_for_reply(receiver, self.operation_timeout)))
     }
 
     /// Creates an operation on one value. Its arguments follow the name of the value.
@@ -171,6 +176,21 @@ struct NewValue {
 impl NewValue {
     fn new(kind: StoreKind, value: Bytes, ttl: Option<Duration>) -> Self {
         Self { kind, value, ttl, further_keys: Vec::new(), last_arguments: Vec::new() }
+    }
+}
+
+/// Waits for a reply, which has a time limit from now on.
+fn wait_for_reply<T>(
+    receiver: oneshot::Receiver<Result<T, StoreError>>,
+    time: Duration,
+) -> impl Future<Output = Result<T, StoreError>> {
+    let deadline = Instant::now() + time;
+    async move {
+        match timeout_at(deadline, receiver).await {
+            Ok(Ok(reply)) => reply,
+            Ok(Err(_)) => Err(StoreError::new("the store was closed")),
+            Err(_) => Err(timeout_error(time)),
+        }
     }
 }
 
@@ -294,13 +314,28 @@ impl Store for ValkeyStore {
     }
 
     fn reserve(&self, request: &LimitRequest<'_>) -> StoreResult<Admission> {
-        let counters: Vec<LimitCounter> = request.counters.iter().cloned().collect();
-        let command = usage::reserve(&self.keys, request, 1);
-        self.start(command, move |reply| usage::parse_reserved(&reply, &counters))
+        let LimitRequest { caller, counters, max_wait, .. } = request;
+        if let Some(leases) = &self.leases {
+            return match leases.reserve(request) {
+                LeasedCall::Admitted(admission) => StoreReply::Ready(Ok(admission)),
+                LeasedCall::Waiting(receiver) => {
+                    StoreReply::Pending(Box::pin(wait_for_reply(receiver, self.operation_timeout)))
+                }
+            };
+        }
+        let command = usage::reserve(&self.keys, caller.as_str(), counters, *max_wait, 1);
+        let counters: Vec<LimitCounter> = counters.iter().cloned().collect();
+        self.start(command, move |reply| {
+            usage::parse_reserved(&reply, &counters).map(|reserved| reserved.admission)
+        })
     }
 
     fn release(&self, release: &UsageRelease<'_>) -> StoreResult<()> {
         let UsageRelease { caller, counters, token } = release;
+        let leases = self.leases.as_ref();
+        if leases.is_some_and(|leases| leases.release(caller.as_str(), counters, *token)) {
+            return StoreReply::Ready(Ok(()));
+        }
         let command = usage::release(&self.keys, caller.as_str(), counters, *token, 1);
         self.start(command, |_| Ok(()))
     }
@@ -321,6 +356,9 @@ impl Store for ValkeyStore {
     }
 
     fn clear_usage(&self, caller: &Caller, counters: &CounterList<'_>) -> StoreResult<()> {
+        if let Some(leases) = &self.leases {
+            leases.forget(caller.as_str(), counters);
+        }
         let command = usage::command(&self.keys, "clear", caller.as_str(), counters, Vec::new());
         self.start(command, |_| Ok(()))
     }

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use toolcrib::store::{
-    Admission, CounterList, CounterUsage, LimitCounter, LimitKind, LimitRefusal, LimitRequest,
-    ReservationToken, StoreError,
+    Admission, CounterList, CounterUsage, LimitCounter, LimitKind, LimitRefusal, ReservationToken, StoreError,
 };
 
 use crate::command::{Keys, StoreCommand, StoreScript, USAGE_SLOT};
@@ -40,11 +39,16 @@ pub(crate) fn command(
     StoreCommand::script(StoreScript::Usage, USAGE_SLOT, vec![keys.usage(caller), keys.callers()], arguments)
 }
 
-/// Creates the reservation of up to `wanted` calls.
-pub(crate) fn reserve(keys: &Keys, request: &LimitRequest<'_>, wanted: u32) -> StoreCommand {
-    let max_wait = request.max_wait.map_or_else(Bytes::new, format_time);
-    let last_arguments = vec![max_wait, wanted.to_string().into()];
-    command(keys, "reserve", request.caller.as_str(), &request.counters, last_arguments)
+/// Creates the reservation of up to `wanted` calls, the first of which may have to wait.
+pub(crate) fn reserve(
+    keys: &Keys,
+    caller: &str,
+    counters: &CounterList<'_>,
+    max_wait: Option<Duration>,
+    wanted: u32,
+) -> StoreCommand {
+    let max_wait = max_wait.map_or_else(Bytes::new, format_time);
+    command(keys, "reserve", caller, counters, vec![max_wait, wanted.to_string().into()])
 }
 
 /// Creates the release of `calls` that were reserved together.
@@ -59,8 +63,16 @@ pub(crate) fn release(
     command(keys, "release", caller, counters, last_arguments)
 }
 
+/// The reply to a reservation.
+#[derive(Debug)]
+pub(crate) struct Reserved {
+    pub(crate) admission: Admission,
+    /// The number of calls that were counted.
+    pub(crate) calls: u32,
+}
+
 /// Parses the reply to a reservation of these counters.
-pub(crate) fn parse_reserved(reply: &Reply, counters: &[LimitCounter]) -> Result<Admission, StoreError> {
+pub(crate) fn parse_reserved(reply: &Reply, counters: &[LimitCounter]) -> Result<Reserved, StoreError> {
     let members = match reply {
         Reply::Array(members) if members.len() == 3 => members,
         _ => return Err(unexpected_reply()),
@@ -68,12 +80,14 @@ pub(crate) fn parse_reserved(reply: &Reply, counters: &[LimitCounter]) -> Result
     let calls = u32::try_from(parse_number(&members[0])?).map_err(|_| unexpected_reply())?;
     let time = Duration::from_micros(parse_number(&members[2])?);
     let number = parse_number(&members[1])?;
-    if calls == 0 {
+    let admission = if calls == 0 {
         let index = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
         let counter = index.and_then(|index| counters.get(index)).ok_or_else(unexpected_reply)?;
-        return Ok(Admission::Refused(LimitRefusal { counter: counter.clone(), wait: time }));
-    }
-    Ok(Admission::Admitted { delay: time, token: ReservationToken(number) })
+        Admission::Refused(LimitRefusal { counter: counter.clone(), wait: time })
+    } else {
+        Admission::Admitted { delay: time, token: ReservationToken(number) }
+    };
+    Ok(Reserved { admission, calls })
 }
 
 /// Parses the usage of each counter.

@@ -4,37 +4,31 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::{broadcast, mpsc, oneshot};
+use tokio::sync::{broadcast, mpsc};
 use tokio::time::{Instant, sleep_until, timeout};
 use toolcrib::store::{StoreError, StoreKind, StoreNotice};
 
 use crate::command::{Keys, StoreCommand};
 use crate::connection::StoreConnector;
 use crate::health::{Health, StoreState};
-use crate::link::StoreLink;
+use crate::leases::Leases;
+use crate::link::{NODE_FAILED, StoreLink};
+use crate::operation::{ReplyWaiter, StoreOperation};
 use crate::resp::Reply;
 
 /// Operations that are sent together.
 const MAX_BATCH: usize = 256;
 /// Idle time after which the connection is checked.
 const PING_INTERVAL: Duration = Duration::from_secs(2);
+/// Time between two searches for expired leases.
+const CLEANUP_INTERVAL: Duration = Duration::from_secs(1);
 /// The first and the longest pause between attempts to connect.
 const MIN_BACKOFF: Duration = Duration::from_millis(50);
 const MAX_BACKOFF: Duration = Duration::from_secs(2);
+/// Time after which a connection that fails is replaced without a longer pause.
+const STABLE_TIME: Duration = Duration::from_secs(1);
 /// Notices that a watcher can lag behind.
 const NOTICE_BUFFER: usize = 1024;
-
-/// An operation that is to be sent.
-pub(crate) struct StoreOperation {
-    pub(crate) command: StoreCommand,
-    pub(crate) waiter: ReplyWaiter,
-}
-
-/// What waits for the reply to an operation.
-pub(crate) struct ReplyWaiter {
-    pub(crate) reply: oneshot::Sender<Result<Reply, StoreError>>,
-    pub(crate) started: Instant,
-}
 
 /// The watchers of every kind.
 #[derive(Debug)]
@@ -87,6 +81,8 @@ pub(crate) struct Worker {
     pub(crate) health: Arc<Health>,
     pub(crate) operation_timeout: Duration,
     pub(crate) prefix: String,
+    /// Reserved calls, if they are reserved in advance.
+    pub(crate) leases: Option<Arc<Leases>>,
 }
 
 impl Worker {
@@ -95,7 +91,7 @@ impl Worker {
     /// The first attempt to connect, and the first one after a connection was lost, keep operations waiting. After a failed
     /// attempt they fail immediately, so that calls do not wait for a store that is gone.
     pub(crate) async fn run(mut self) {
-        let mut failed_attempts = 0;
+        let mut failed_attempts = 0u32;
         loop {
             let connector = self.connector.clone();
             let opened = match failed_attempts {
@@ -107,12 +103,16 @@ impl Worker {
             };
             let error = match opened {
                 Ok(link) => {
-                    failed_attempts = 0;
+                    let opened_at = Instant::now();
                     self.health.set(StoreState::Up);
                     self.notices.announce_missed();
                     match self.serve(link).await {
                         LinkEnd::Closed => return,
-                        LinkEnd::Failed(error) => error,
+                        LinkEnd::Failed(error) => {
+                            let was_stable = opened_at.elapsed() >= STABLE_TIME;
+                            failed_attempts = if was_stable { 0 } else { failed_attempts + 1 };
+                            error
+                        }
                     }
                 }
                 Err(error) => {
@@ -155,6 +155,7 @@ impl Worker {
     async fn serve(&mut self, mut link: StoreLink) -> LinkEnd {
         let mut batch = Vec::new();
         let mut next_ping = Instant::now() + PING_INTERVAL;
+        let mut last_cleanup = Instant::now();
         loop {
             tokio::select! {
                 count = self.queue.recv_many(&mut batch, MAX_BATCH) => {
@@ -170,6 +171,11 @@ impl Worker {
                     Err(error) => return LinkEnd::Failed(error),
                 },
                 () = sleep_until(next_ping) => {}
+            }
+            if last_cleanup.elapsed() >= CLEANUP_INTERVAL {
+                last_cleanup = Instant::now();
+                let releases = self.leases.iter().flat_map(|leases| leases.take_expired());
+                batch.extend(releases.map(|command| StoreOperation::new(command, drop)));
             }
             if let Err(error) = self.exchange(&mut link, std::mem::take(&mut batch)).await {
                 return LinkEnd::Failed(error);
@@ -234,13 +240,15 @@ impl Worker {
             Ok(_) => self.health.record_success(waiter.started.elapsed()),
             Err(_) => self.health.record_failure(),
         }
-        // Fails if the reply is no longer awaited.
-        let _ = waiter.reply.send(reply);
+        (waiter.handler)(reply);
     }
 
     /// Explains an error that the server returned.
     fn explain(&self, error: &str) -> StoreError {
         let prefix = &self.prefix;
+        if let Some(reason) = error.strip_prefix(NODE_FAILED) {
+            return StoreError::new(reason);
+        }
         StoreError::new(match error {
             error if error.contains("WRONGTYPE") => format!(
                 "a key of the store that starts with `{prefix}:` has a value of another program; set another `store.prefix`"
@@ -256,9 +264,7 @@ impl Worker {
 
 /// Returns whether the server cannot be used any longer: it became a replica, lost its scripts or lost its data.
 fn is_unusable(error: &str) -> bool {
-    ["READONLY", "NOSCRIPT", "MASTERDOWN", "LOADING", "NOAUTH", "CLUSTERDOWN"]
-        .iter()
-        .any(|code| error.contains(code))
+    ["READONLY", "NOSCRIPT", "MASTERDOWN", "LOADING", "NOAUTH"].iter().any(|code| error.contains(code))
 }
 
 pub(crate) fn timeout_error(time: Duration) -> StoreError {

@@ -1,4 +1,8 @@
-//! The contract of `Store`, against a real server with real time.
+//! The contract of `Store`, against a real server with real time. `STORE_URL` names servers that run already, such as a cluster:
+//!
+//! ```sh
+//! STORE_URL=valkey-cluster://127.0.0.1:7000,127.0.0.1:7001 cargo test -p toolcrib-valkey --test contract
+//! ```
 
 #![expect(clippy::unwrap_used, reason = "a failed test panics")]
 
@@ -29,20 +33,29 @@ mod contract_stores {
     /// Returns a connected store, or none if there is no server to test.
     #[track_caller]
     pub(super) fn stores() -> impl Future<Output = Vec<Arc<dyn Store>>> {
-        let server = StoreServer::start(&[]);
-        let url = server.as_ref().map(|server| format!("valkey://{}", server.address()));
-        SERVER.set(server);
+        let url = std::env::var("STORE_URL").ok().or_else(start_server);
         async move {
             resume();
             let Some(url) = url else { return Vec::new() };
             let url: StoreUrl = url.parse().unwrap();
             let mut options = ValkeyOptions::default();
             options.operation_timeout = Duration::from_secs(10);
+            let test = std::thread::current().name().unwrap_or_default().replace("contract::", "");
+            options.prefix = format!("{}:{test}", std::process::id());
             let store = ValkeyStore::connect(url, options).unwrap();
             // Connected, so that no notice is missed.
             store.get(StoreKey::new(StoreKind::Session, "")).wait().await.unwrap();
             vec![Arc::new(store) as Arc<dyn Store>]
         }
+    }
+
+    /// Starts a server for the calling test. Returns its URL.
+    #[track_caller]
+    fn start_server() -> Option<String> {
+        let server = StoreServer::start(&[])?;
+        let url = format!("valkey://{}", server.address());
+        SERVER.set(Some(server));
+        Some(url)
     }
 
     /// Lets time pass. The longest times of the contract are only there to be longer than the others.

@@ -34,14 +34,11 @@ async fn store_recovers_when_its_server_comes_back() {
     let mut notices = store.watch(StoreKind::Pin);
     server.kill();
     assert!(matches!(next_state(&mut states).await, StoreState::Down(_)));
-    // The first attempt to connect has failed as soon as an operation fails with its reason.
-    let started = Instant::now();
     let error = store.get(session("a")).wait().await.unwrap_err().to_string();
-    assert!(error.contains("cannot connect") && error.contains(&server.address()), "{error}");
-    let first = started.elapsed();
+    assert!(error.contains(&server.address()), "{error}");
     let started = Instant::now();
     store.put(session("a"), "1".into(), None).wait().await.unwrap_err();
-    assert!(started.elapsed() < Duration::from_millis(400), "fails without waiting: {first:?}");
+    assert!(started.elapsed() < Duration::from_millis(400), "fails without waiting");
     server.restart();
     assert_eq!(next_state(&mut states).await, StoreState::Up);
     assert_eq!(timeout(LIMIT, notices.recv()).await.unwrap().unwrap(), StoreNotice::Missed);
@@ -69,9 +66,10 @@ async fn frozen_server_is_noticed_and_left_when_it_answers_again() {
 }
 
 #[tokio::test]
-async fn wrong_password_missing_permission_and_foreign_server_are_explained() {
+async fn server_that_cannot_be_used_is_explained() {
     let Some(server) = StoreServer::start(&["--requirepass", "right"]) else { return };
     let address = server.address();
+    let Some(replica) = StoreServer::start(&["--replicaof", "127.0.0.1 1"]) else { return };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let foreign = listener.local_addr().unwrap();
     let reply = async move {
@@ -83,6 +81,7 @@ async fn wrong_password_missing_permission_and_foreign_server_are_explained() {
         (format!("valkey://:wrong@{address}"), "wrong user or password"),
         (format!("valkey://{address}"), "requires a password"),
         (format!("valkey://:right@{address}/99"), "`SELECT` failed"),
+        (format!("valkey://{}", replica.address()), "it is a replica"),
         (format!("valkey://{foreign}"), "not a reply of Valkey or Redis"),
         (format!("valkeys://:right@{address}"), "cannot connect"),
         ("valkey://127.0.0.1:1".to_owned(), "Connection refused"),

@@ -40,6 +40,7 @@ mod resource_limits;
 mod result_budgets;
 mod secrets;
 mod serve;
+mod shared_store;
 mod sharing;
 mod slow_clients;
 mod streams;

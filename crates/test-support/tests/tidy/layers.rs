@@ -86,7 +86,19 @@ const CRATES: &[Crate] = &[
     },
     Crate {
         src: "crates/toolcrib-valkey/src",
-        layers: &["resp", "store_url", "command", "health", "usage", "connection", "link", "worker", "store"],
+        layers: &[
+            "resp",
+            "store_url",
+            "command",
+            "health",
+            "usage",
+            "operation",
+            "leases",
+            "connection",
+            "link",
+            "worker",
+            "store",
+        ],
     },
     Crate {
         src: "crates/toolcrib-cli/src",

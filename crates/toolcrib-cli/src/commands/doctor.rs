@@ -158,6 +158,9 @@ pub(crate) async fn run(args: &DoctorArgs, paths: &Paths, out: &mut Output) -> R
         return Err(CommandError::usage(message).hint("toolcrib ls").into());
     }
     list.add(general_checks::check_service(&config, paths), out)?;
+    if let Some(check) = general_checks::check_store(&config, paths).await {
+        list.add(check, out)?;
+    }
     for check in general_checks::check_config(&config, server, paths) {
         list.add(check, out)?;
     }

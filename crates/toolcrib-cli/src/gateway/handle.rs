@@ -16,7 +16,7 @@ use toolcrib_valkey::StoreStatus;
 
 use super::dashboard_address::DashboardAddress;
 use super::settings::{GatewaySettings, SettingsTarget};
-use super::{collected_metrics, watch};
+use super::{collected_metrics, shared_store, watch};
 use crate::audit::Audit;
 use crate::command_error::{CommandError, ProblemReport};
 use crate::environment::used_variables;
@@ -151,6 +151,11 @@ impl GatewayHandle {
     /// Returns the state of the store that it shares with other gateways, if there is one.
     pub(crate) fn store_status(&self) -> Option<StoreStatus> {
         self.0.target.store.as_ref().map(|store| store.status())
+    }
+
+    /// Logs and records each change of that state.
+    pub(super) fn report_store_changes(&self) -> impl Future<Output = ()> + use<> {
+        shared_store::report_changes(self.0.target.store.clone(), self.0.target.history.clone())
     }
 
     /// Returns the number of the config in use.

@@ -115,28 +115,39 @@ fn with_signing_key(builder: CribBuilder, key: Option<SigningKey>, paths: &Paths
     }
 }
 
-/// Returns a note if requests for sessions are not forwarded between gateways, or only with the right listener.
+/// Returns a note if requests for sessions are forwarded to this gateway only with the right listener.
 pub(crate) fn find_forwarding_note(config: &Config) -> Option<Problem> {
     let spec = &config.store;
-    let (message, hint) = match (&spec.url, &spec.key, &spec.address) {
-        (Some(_), None, _) => {
-            let message = "requests for sessions are not forwarded between gateways without `store.key`";
-            (message, KEY_HINT)
-        }
-        (Some(_), Some(_), None) => {
-            let message = "requests for sessions are forwarded to this gateway only if `serve --listen` names an address \
-                           that other machines can reach, because `store.address` is not set";
-            (message, ADDRESS_HINT)
-        }
-        _ => return None,
-    };
-    let problem = problem(config, message.to_owned(), hint);
+    if spec.url.is_none() || spec.key.is_none() || spec.address.is_some() {
+        return None;
+    }
+    let message = "requests for sessions are forwarded to this gateway only if `serve --listen` names an address that other \
+                   machines can reach, because `store.address` is not set";
+    let problem = problem(config, message.to_owned(), ADDRESS_HINT);
     Some(Problem { scope: ProblemScope::Note, ..*problem })
 }
 
 /// Returns a problem of `[store]`, if its references or values cannot be used.
 pub(crate) fn find_store_problem(config: &Config, secrets: &SecretLocator) -> Option<Problem> {
     StoreSettings::from_config(config, secrets).err().map(|problem| *problem)
+}
+
+/// Connects to the store of a config. Returns `None` if it has none, else the servers, or the reason why they cannot be used.
+pub(crate) async fn probe_store(config: &Config, secrets: &SecretLocator) -> Option<Result<String, String>> {
+    let settings = match StoreSettings::from_config(config, secrets) {
+        Ok(settings) => settings,
+        Err(problem) => return Some(Err(problem.to_string())),
+    };
+    let StoreServers { url, options } = settings.server?;
+    let shown = url.to_string();
+    let store = match ValkeyStore::connect(url, options) {
+        Ok(store) => store,
+        Err(error) => return Some(Err(error.to_string())),
+    };
+    match store.watch_state().next().await {
+        Some(StoreState::Down(reason)) => Some(Err(reason)),
+        _ => Some(Ok(shown)),
+    }
 }
 
 fn parse_key(config: &Config, key: &str) -> Result<SigningKey, Box<Problem>> {
@@ -161,6 +172,7 @@ fn parse_servers(config: &Config, url: &str) -> Result<StoreServers, Box<Problem
 fn options(spec: &StoreSpec) -> ValkeyOptions {
     let mut options = ValkeyOptions::default();
     options.prefix.clone_from(&spec.prefix);
+    options.limit_lease = spec.limit_lease;
     options.connect_timeout = spec.connect_timeout;
     options.operation_timeout = spec.timeout;
     options

@@ -1,5 +1,6 @@
 //! Reads `store`.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::Origin;
@@ -35,6 +36,12 @@ pub(super) const KEYS: &[ConfigKey] = &[
         "URL at which the other gateways reach this one, such as `http://${env:POD_IP}:7717`; requests for its sessions are forwarded to it. By default the address that it listens on, if other machines can reach that",
     ),
     key("prefix", ValueKind::Text, "toolcrib", "What all keys in the store start with"),
+    key(
+        "limit-lease",
+        ValueKind::Integer,
+        "1",
+        "Calls that are reserved at once for each caller and limit; above 1, most calls need no round trip to the store, and limits are less exact",
+    ),
     key("connect-timeout", ValueKind::Duration, "1s", "Longest time for connecting to the store"),
     key("timeout", ValueKind::Duration, "500ms", "Longest time for one operation of the store"),
 ];
@@ -51,6 +58,8 @@ pub struct StoreSpec {
     pub address: Option<TemplateText>,
     /// The text that all keys start with.
     pub prefix: String,
+    /// Calls of a limit that a gateway reserves at once for each caller.
+    pub limit_lease: NonZeroU32,
     /// The longest time that connecting takes.
     pub connect_timeout: Duration,
     /// The longest time that an operation takes.
@@ -66,6 +75,7 @@ impl Default for StoreSpec {
             key: None,
             address: None,
             prefix: DEFAULT_PREFIX.to_owned(),
+            limit_lease: NonZeroU32::MIN,
             connect_timeout: DEFAULT_CONNECT_TIMEOUT,
             timeout: DEFAULT_TIMEOUT,
             origin: None,
@@ -95,6 +105,7 @@ pub(super) fn read(mut reader: TableReader<'_>) -> StoreSpec {
         key: read_template(&mut reader, "key"),
         address: read_template(&mut reader, "address"),
         prefix: prefix.map_or(defaults.prefix, str::to_owned),
+        limit_lease: reader.count("limit-lease", 1).and_then(NonZeroU32::new).unwrap_or(defaults.limit_lease),
         connect_timeout: reader.duration("connect-timeout").unwrap_or(defaults.connect_timeout),
         timeout: reader.duration("timeout").unwrap_or(defaults.timeout),
         origin: Some(origin),
@@ -104,8 +115,12 @@ pub(super) fn read(mut reader: TableReader<'_>) -> StoreSpec {
         let message = "`store.address` requires `store.key`".to_owned();
         let hint = "add `key = \"${secret:toolcrib-key}\"`, the same for all gateways";
         reader.error_at_value("address", message, hint);
+    } else if reader.has("url") && !reader.has("key") {
+        let message = "`store.url` without `store.key`: each gateway signs with a key of its own, and requests for sessions \
+                       are not forwarded between gateways";
+        reader.note(offset, message, "set the same `key` for every gateway that uses the store");
     }
-    let dependent_keys = ["address", "prefix", "connect-timeout", "timeout"];
+    let dependent_keys = ["address", "prefix", "limit-lease", "connect-timeout", "timeout"];
     if !reader.has("url")
         && let Some(key) = dependent_keys.into_iter().find(|key| reader.has(key))
     {

@@ -9,10 +9,11 @@ use super::Check;
 use crate::client::GatewayClient;
 use crate::command_error::CommandError;
 use crate::commands::service::user_service::{ServiceState, UserService};
-use crate::gateway::OtherGateway;
+use crate::gateway::{self, OtherGateway};
 use crate::listen::DEFAULT_PORT;
 use crate::paths::Paths;
 use crate::report::status::GatewayReport;
+use crate::secrets::SecretLocator;
 
 /// Checks the socket of the gateway, the gateway itself, and the port that it would use.
 pub(super) async fn check_gateway(
@@ -54,6 +55,15 @@ async fn check_running_gateway(client: &GatewayClient, paths: &Paths) -> Check {
             error.hint.iter().fold(check, Check::fix)
         }
     }
+}
+
+/// Checks the store that gateways share, if there is one.
+pub(super) async fn check_store(config: &Config, paths: &Paths) -> Option<Check> {
+    let secrets = SecretLocator::new(paths, &config.secrets);
+    Some(match gateway::probe_store(config, &secrets).await? {
+        Ok(url) => Check::pass("store", format!("`{url}` answers")),
+        Err(reason) => Check::fail("store", reason).fix("start the store, or correct `store.url`"),
+    })
 }
 
 /// Checks who starts the gateway: the service, or the first agent.

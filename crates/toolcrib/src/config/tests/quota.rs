@@ -142,3 +142,30 @@ fn limit_without_effect_is_a_note() {
     let undeclared = notes("[policy.limits.'gut.*']\nquota = { calls = 10, per = '1h' }");
     assert!(undeclared[0].1.contains("`gut.*` has no effect: no server `gut` is declared"), "{undeclared:?}");
 }
+
+#[test]
+fn store_is_read_with_its_defaults_and_problems() {
+    let config = toml("[store]\nurl = 'valkey://h'\nkey = '${secret:k}'\nlimit-lease = 20\ntimeout = '1s'");
+    assert_eq!(problem_lines(&config), [""; 0]);
+    let store = &config.store;
+    assert_eq!(store.url.as_ref().unwrap().source(), "valkey://h");
+    assert_eq!(
+        (store.prefix.as_str(), store.limit_lease.get(), store.timeout),
+        ("toolcrib", 20, Duration::from_secs(1))
+    );
+    let moved =
+        toml("\n\n[store]\nurl = 'valkey://h'\nkey = '${secret:k}'\nlimit-lease = 20\ntimeout = '1s'");
+    assert!(store.is_same(&moved.store) && !store.is_same(&StoreSpec::default()));
+    for (text, expected) in [
+        ("prefix = 'x'", "`store.prefix` requires `store.url`"),
+        ("url = 'valkey://h'\nkey = 'k'\nprefix = 'a b'", "`store.prefix` cannot be `a b`"),
+        ("url = 'valkey://h'", "each gateway signs with a key of its own"),
+    ] {
+        let config = toml(&format!("[store]\n{text}"));
+        assert!(
+            config.problems.iter().any(|problem| problem.message.contains(expected)),
+            "{:?}",
+            config.problems
+        );
+    }
+}
