@@ -9,14 +9,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from . import instructions, library, phases, resolve
+from . import flat, instructions, library, phases, resolve
 from .bench import Bench
 from .report import merged, page
 
 HERE = Path(__file__).resolve().parent.parent
 ROOT = HERE.parent
 RESULTS = HERE / "results"
-PHASES = "one,soak,sessions,ten,startup,probe,instructions,library,resolve"
+PHASES = "one,soak,sessions,ten,startup,probe,instructions,flat,library,resolve"
 QUICK = {"phases": "one,ten,instructions,library,resolve", "rounds": 2, "scale": 0.2, "only": "toolcrib"}
 
 
@@ -94,6 +94,7 @@ def measure(args):
             ("startup", phases.startup),
             ("probe", phases.probe),
             ("instructions", instructions.instructions),
+            ("flat", flat.flat),
             ("library", library.library),
             ("resolve", resolve.resolve),
         ):

@@ -46,7 +46,7 @@ def merged(several):
             first["targets"].setdefault(key, {}).update(value)
         first["rounds"] += other["rounds"]
         first["load1"] += other.get("load1", [])
-        for part in ("library", "resolve"):
+        for part in ("flat", "library", "resolve"):
             if part in other:
                 first[part] = other[part]
     return first

@@ -1,6 +1,7 @@
 """The comparison tables, one function each."""
 
 from .figures import MISSING, cell, fmt, median, mib, ratios, scaled, series, spread, table
+from .flat import LOADS, MOST
 
 STDIO_FLOOR, HTTP_FLOOR = "stdio-floor", "http-floor"
 
@@ -32,7 +33,7 @@ class View:
 
 def all_tables(results):
     view = View(results)
-    parts = (latency, latency_ratios, cpu, memory, ten_servers, behaviour)
+    parts = (latency, latency_ratios, cpu, memory, ten_servers, flat_cost, behaviour)
     return [text for part in parts for text in part(view)]
 
 
@@ -149,6 +150,23 @@ def ten_servers(view):
     header = ["gateway", "tools/list p50 ms", "tools seen", "list CPU ms", "fan-out c=16 calls/s"]
     header += ["fan-out CPU s/10k", "start → all tools ms", "start → first call ms"]
     return table("Ten servers, 100 tools each", header, map(row, view.targets))
+
+
+def flat_cost(view):
+    counted = view.results.get("flat", {})
+    base = counted.get("base")
+
+    def row(name):
+        less, more = (f"{getattr(LOADS[key], name):,}" for key in ("base", name))
+        if not base or not counted.get(name):
+            return [name, MISSING, MISSING, MISSING, MISSING]
+        cost = counted[name] / base
+        met = "yes" if cost <= MOST else "**no**"
+        return [f"{name}: {less} → {more}", f"{fmt(base, 0)} → {fmt(counted[name], 0)}", f"{cost:.3f}", f"≤ {MOST}", met]
+
+    header = ["what a call does not touch", "instructions per call", "×", "bound", "met"]
+    names = ("servers", "tools", "sessions", "rules")
+    return table("Cost of a call in what it does not touch, toolcrib", header, map(row, names))
 
 
 def behaviour(view):

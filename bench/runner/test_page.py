@@ -50,6 +50,14 @@ class Page(unittest.TestCase):
         self.assertIn("| 60,500 (60,000–61,000) | ≤ 60,000 | **no** |", text)
         self.assertIn("| 5.00 (5.00–5.00) | ≤ 6 | yes |", text)
 
+    def test_flat_costs_are_judged_and_missing_ones_left_out(self):
+        found = results()
+        found["flat"] = {"base": 50_000.0, "servers": 50_500.0, "tools": 52_000.0, "sessions": None}
+        text = page(found)
+        self.assertIn("| servers: 10 → 1,000 | 50,000 → 50,500 | 1.010 | ≤ 1.03 | yes |", text)
+        self.assertIn("| tools: 10 → 10,000 | 50,000 → 52,000 | 1.040 | ≤ 1.03 | **no** |", text)
+        self.assertNotIn("sessions:", text)
+
     def test_the_library_stands_beside_the_official_sdk(self):
         found = results()
         side = lambda speed, cpu: {

@@ -1,6 +1,8 @@
 // Logs in to a gateway by itself with the TypeScript SDK, and calls a tool. Prints the text of the answer.
 //
-//     CHROMIUM=path node inbound_client.mjs URL TOOL
+//     CHROMIUM=path node inbound_client.mjs URL TOOL [FOLDER [OTHER_URL]]
+//
+// With OTHER_URL, it then sends its token to that gateway, and prints the status and the challenge.
 
 import { execFile } from "node:child_process";
 import { createServer } from "node:http";
@@ -8,7 +10,7 @@ import { Client } from "@modelcontextprotocol/sdk/client/index.js";
 import { UnauthorizedError } from "@modelcontextprotocol/sdk/client/auth.js";
 import { StreamableHTTPClientTransport } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
 
-const [url, tool] = process.argv.slice(2);
+const [url, tool, , otherUrl] = process.argv.slice(2);
 let receive;
 const redirect = new Promise((done) => (receive = done));
 const listener = createServer((request, response) => {
@@ -51,3 +53,8 @@ const answer = await client.callTool({ name: tool, arguments: {} });
 console.log(answer.content[0].text);
 await client.close();
 listener.close();
+if (otherUrl) {
+    const headers = { Authorization: `Bearer ${authProvider.saved.access_token}`, "Content-Type": "application/json" };
+    const refused = await fetch(otherUrl, { method: "POST", headers, body: "{}" });
+    console.log(refused.status, refused.headers.get("WWW-Authenticate"));
+}

@@ -1,9 +1,9 @@
 """A fake model with the two APIs that Claude Code and Codex use, so that both work without an account.
 
-model.py LOG [search]: prints its port and then answers every request the same way. It first calls the tool whose name ends in
-`everything__echo`, if it is offered; when it receives the tool's result, it repeats the result and stops. With `search`, it
-calls `find_tools`, `describe_tools` and `call_tool` one after the other instead. LOG gets one line of JSON for the offered
-tools and one for each tool result.
+model.py LOG [search | TOOL]: prints its port and then answers every request the same way. It first calls the tool whose name ends
+in `everything__echo`, or in TOOL, if it is offered; when it receives the tool's result, it repeats the result and stops. With
+`search`, it calls `find_tools`, `describe_tools` and `call_tool` one after the other instead. LOG gets one line of JSON for the
+offered tools and one for each tool result.
 """
 
 import json
@@ -22,6 +22,8 @@ if sys.argv[2:] == ["search"]:
         ("describe_tools", {"names": [TOOL]}),
         ("call_tool", {"name": TOOL, "arguments": ARGUMENTS}),
     ]
+elif sys.argv[2:]:
+    CALLS = [(sys.argv[2], {})]
 
 
 def note(**what: Any) -> None:

@@ -1,7 +1,7 @@
 // An authorization server (oidc-provider) and an MCP server (the TypeScript SDK) that accepts its tokens. Prints the URL of the MCP
 // server; `/counts` there tells how often tokens were issued, renewed and revoked.
 //
-//     node oauth_server.mjs SECONDS      seconds that an access token is valid
+//     node oauth_server.mjs SECONDS [AUDIENCE]      seconds that an access token is valid; its audience, if it is not the server
 
 import { createServer } from "node:http";
 import express from "express";
@@ -47,7 +47,7 @@ const provider = new Provider(issuer, {
             defaultResource: () => resource,
             useGrantedResource: () => true,
             getResourceServerInfo: () => ({
-                scope: "mcp:use", audience: resource, accessTokenFormat: "jwt", accessTokenTTL: lifetime,
+                scope: "mcp:use", audience: process.argv[3] ?? resource, accessTokenFormat: "jwt", accessTokenTTL: lifetime,
             }),
         },
     },
@@ -67,9 +67,10 @@ async function authorize(request, response, next) {
         const token = (request.headers.authorization ?? "").replace(/^Bearer /, "");
         await jwtVerify(token, keys, { issuer, audience: resource });
         next();
-    } catch {
+    } catch (error) {
         const metadata = `${origin}/.well-known/oauth-protected-resource/mcp`;
-        response.set("WWW-Authenticate", `Bearer resource_metadata="${metadata}", scope="mcp:use"`);
+        const reason = `error="invalid_token", error_description="${error.message.replaceAll('"', "'")}"`;
+        response.set("WWW-Authenticate", `Bearer resource_metadata="${metadata}", scope="mcp:use", ${reason}`);
         response.status(401).json({ error: "invalid_token" });
     }
 }

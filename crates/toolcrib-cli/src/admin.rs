@@ -125,6 +125,7 @@ impl Admin {
             ["api", "v1", "gateway"] if get => AdminReply::ok(self.gateway_info(&request)),
             ["api", "v1", "tools"] if get => AdminReply::ok(self.tools(caller, query).await),
             ["api", "v1", "reload"] if post => self.reload_reply().await,
+            ["api", "v1", "handover"] if post => self.accept_handover().await,
             ["api", "v1", "servers", server] if get => self.server(server).await,
             ["api", "v1", "servers", server, "logs"] if get => self.logs(server, query).await,
             ["api", "v1", "servers", server, action @ ("start" | "restart" | "stop")] if post => {
@@ -330,6 +331,14 @@ impl Admin {
         match done {
             Ok(()) => self.server(name).await,
             Err(error) => failure_reply(&error),
+        }
+    }
+
+    /// Connects to the process that replaces this gateway. Only a process of the same user can listen at the path that is used.
+    async fn accept_handover(&self) -> AdminReply {
+        match self.gateway.handovers().accept().await {
+            Ok(()) => AdminReply::ok(json!({"status": "connected"})),
+            Err(reason) => error_reply(StatusCode::CONFLICT, &reason),
         }
     }
 

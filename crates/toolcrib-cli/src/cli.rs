@@ -113,6 +113,7 @@ pub(crate) enum Command {
     ///   toolcrib serve
     ///   toolcrib serve --listen 127.0.0.1:0
     ///   toolcrib serve --listen unix:/run/user/1000/crib.sock
+    ///   toolcrib serve --replace
     ///
     /// Prints `listening on http://HOST:PORT/mcp` when it is ready. SIGTERM or Ctrl-C waits for
     /// calls in flight and stops all servers; a second signal does not wait. The config is

@@ -3,9 +3,11 @@
 mod call_observers;
 mod client_certificate;
 mod collected_metrics;
+mod connection_threads;
 mod dashboard_address;
 mod dashboard_listener;
 mod handle;
+mod handover;
 mod idle_exit;
 mod listener;
 mod lock;
@@ -24,21 +26,23 @@ mod watch;
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream, UnixListener};
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::sync::watch::Receiver;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolcrib::config::{Config, ListenSpec};
+use toolcrib::util::locks::IgnorePoison as _;
 use toolcrib::util::tasks::SpawnBoxed as _;
 use toolcrib::{CallEnd, Caller, Catalog, ClientCapabilities, Crib, CribBuilder, ErrorKind, Settings};
 use toolcrib_serve::{
     ActiveCallers, AddressLimit, AddressPermit, AdminRoutes, ConnectionPeer, Entrypoint, FailedLogins,
-    HttpGateway, McpService, StreamFuture, serve_after_handshake, serve_connection,
+    HttpGateway, McpService, StreamFuture, serve_connection,
 };
 
 use crate::audit::{AdminAction, Audit};
@@ -52,8 +56,11 @@ use crate::secrets::SecretLocator;
 use crate::sources::ConfigSources;
 
 use self::call_observers::CallObservers;
+use self::connection_threads::ConnectionThreads;
+pub(crate) use self::connection_threads::thread_count;
 pub(crate) use self::handle::GatewayHandle;
 pub(crate) use self::handle::StampedConfig;
+pub(crate) use self::handover::{Predecessor, Successor};
 use self::idle_exit::{ConnectionCount, CountedStream, wait_until_unused};
 pub(crate) use self::listener::GatewayMode;
 use self::listener::{GatewayListeners, Listener};
@@ -94,9 +101,12 @@ pub(crate) struct Gateway {
     connections: ConnectionCount,
     drain_timeout: Duration,
     tasks: TaskTracker,
+    threads: Arc<ConnectionThreads>,
     logs: LogFiles,
     /// Ends the accept loops and tells every connection to finish.
     stop: CancellationToken,
+    /// Ends the accept loops that run now.
+    accepting: Mutex<CancellationToken>,
 }
 
 impl Gateway {
@@ -107,12 +117,14 @@ impl Gateway {
         mode: GatewayMode<'_>,
         sources: &ConfigSources,
         running: StampedConfig<'_>,
+        predecessor: Option<&mut Predecessor>,
         admin: impl FnOnce(GatewayHandle) -> Arc<dyn AdminRoutes>,
     ) -> Result<Self, CommandError> {
         let secrets = SecretLocator::new(paths, &running.config.secrets);
         let settings = load_settings(running.config, &secrets).await?;
-        let listeners = GatewayListeners::open(paths, mode, &settings).await?;
+        let mut listeners = GatewayListeners::open(paths, mode, &settings, predecessor).await?;
         let tasks = TaskTracker::new();
+        let threads = Arc::new(ConnectionThreads::start(thread_count()?)?);
         let logs = LogFiles::new(paths.log_dir(), &tasks);
         let observers = CallObservers::open(paths, &settings)?;
         let is_exposed = listeners.is_exposed();
@@ -140,14 +152,13 @@ impl Gateway {
         };
         let service = Arc::new(service(paths, &crib));
         let dashboard = listeners.dashboard(&settings.listen);
-        let is_auto = matches!(mode, GatewayMode::Auto);
-        let handle =
-            GatewayHandle::new(target, service.clone(), sources.clone(), running, is_auto, dashboard);
-        let http = HttpGateway::new(service, callers, &settings.limits).with_admin(admin(handle.clone()));
-        let http = http.with_failed_logins(move |failed| record_failed_logins(&login_audit, failed));
-        let http = Arc::new(configure_http(http, settings.listen, &listeners, &handle));
+        let handle = GatewayHandle::new(target, &service, sources, running, listeners.is_auto(), dashboard);
+        let http = HttpGateway::new(service, callers, &settings.limits)
+            .with_admin(admin(handle.clone()))
+            .with_dashboard(dashboard::FILES, handle.dashboard().sessions())
+            .with_failed_logins(move |failed| record_failed_logins(&login_audit, failed));
+        let http = Arc::new(with_addresses(http, &listeners, settings.listen));
         handle.set_http(&http);
-        handle.start_export();
         Ok(Self {
             crib,
             handle,
@@ -156,8 +167,10 @@ impl Gateway {
             connections: ConnectionCount::new(),
             drain_timeout: settings.limits.drain,
             tasks,
+            threads,
             logs,
             stop: CancellationToken::new(),
+            accepting: Mutex::default(),
         })
     }
 
@@ -189,30 +202,56 @@ impl Gateway {
         &self.handle
     }
 
-    /// Starts to serve connections.
-    pub(crate) fn accept(&self) {
-        if let Some(listener) = &self.listeners.public {
-            self.accept_on(listener, false, max_public_connections());
+    /// Starts to serve connections. The gateway that this one replaces then moves its clients.
+    pub(crate) async fn accept(&self, mut predecessor: Option<Predecessor>) {
+        if let Some(predecessor) = &mut predecessor {
+            predecessor.take_over_sessions(&self.http).await;
         }
+        self.allow_replacement();
         if let Some(tls) = &self.listeners.tls {
             self.tasks.spawn_boxed(tls.clone().watch(self.stop.clone()));
         }
-        self.accept_on(&self.listeners.socket, true, Semaphore::MAX_PERMITS);
-        self.accept_dashboard();
+        self.accept_connections();
+        if let Some(predecessor) = predecessor {
+            self.tasks.spawn_boxed(predecessor.confirm(self.http.clone(), self.stop.clone()));
+        }
         let catalog = self.handle.crib().watch_catalog();
         let store_changes = self.handle.report_store_changes();
         self.tasks.spawn_boxed(self.stop.clone().run_until_cancelled_owned(store_changes));
         self.tasks.spawn_boxed(return_free_memory(self.http.clone(), catalog, self.stop.clone()));
     }
 
+    /// Accepts connections until [`Gateway::pause_accepting`].
+    fn accept_connections(&self) {
+        *self.accepting.lock().ignore_poison() = self.stop.child_token();
+        if let Some(listener) = &self.listeners.public {
+            self.accept_on(listener, false, max_public_connections());
+        }
+        self.accept_on(&self.listeners.socket, true, Semaphore::MAX_PERMITS);
+        self.accept_dashboard();
+    }
+
+    /// Ends the accept loops. New connections wait in the queue of the system.
+    fn pause_accepting(&self) {
+        self.accepting.lock().ignore_poison().cancel();
+    }
+
+    /// Returns the limits of an accept loop whose connections are served by `threads`, or by the main one.
+    fn accept_limits(&self, max_connections: usize, threads: Option<Arc<ConnectionThreads>>) -> AcceptLimits {
+        AcceptLimits {
+            permits: Arc::new(Semaphore::new(max_connections)),
+            tasks: self.tasks.clone(),
+            threads,
+            paused: self.accepting.lock().ignore_poison().clone(),
+            stop: self.stop.clone(),
+        }
+    }
+
     /// Serves connections of one listener, the gateway's own socket or the public one, at most `max_connections` at the same
     /// time.
     fn accept_on(&self, listener: &Listener, is_own: bool, max_connections: usize) {
-        let limits = AcceptLimits {
-            permits: Arc::new(Semaphore::new(max_connections)),
-            tasks: self.tasks.clone(),
-            stop: self.stop.clone(),
-        };
+        let threads = matches!(listener, Listener::Tcp(_)).then(|| self.threads.clone());
+        let limits = self.accept_limits(max_connections, threads);
         let http = self.http.clone();
         match listener {
             Listener::Tcp(listener) => {
@@ -220,16 +259,20 @@ impl Gateway {
                 let acceptor = TcpAcceptor { listener: listener.clone(), by_ip, http: http.clone() };
                 let peer_check = self.listeners.peer_check.clone();
                 let tls = self.listeners.tls.clone();
+                let is_moved = self.threads.has_others();
                 let serve = move |accepted: AcceptedTcp, stop| {
                     let http = http.clone();
                     let peer_check = peer_check.clone();
                     let tls = tls.clone();
                     async move {
-                        let AcceptedTcp { stream, peer } = accepted;
+                        let AcceptedTcp { mut stream, peer } = accepted;
+                        if is_moved {
+                            stream = stream.into_std().and_then(TcpStream::from_std).ok()?;
+                        }
                         let peer = identify(peer_check, peer, stream.local_addr().ok()).await;
                         match tls {
                             None => serve_connection(stream, http, peer, stop).await,
-                            Some(tls) => serve_after_handshake(tls.accept(stream, peer), http, stop).await,
+                            Some(tls) => tls.serve(stream, peer, http, stop).await,
                         }
                     }
                 };
@@ -268,24 +311,18 @@ impl Gateway {
     }
 }
 
+/// Sets by which names and through which proxies clients reach the gateway.
+fn with_addresses(http: HttpGateway, listeners: &GatewayListeners, listen: ListenSpec) -> HttpGateway {
+    http.with_hosts(listeners.hosts(&listen))
+        .with_public_address(listen.public_url, listeners.port())
+        .with_trusted_proxies(listen.trusted_proxies)
+        .with_max_unauthenticated(max_public_connections() / 2)
+}
+
 /// Returns the service of a crib, with hints as commands of this program.
 fn service(paths: &Paths, crib: &Crib) -> McpService {
     let hints = paths.hints();
     McpService::new(crib.clone()).with_hints(move |hint| hints.complete(&hint_text(hint)).into_owned())
-}
-
-/// Sets how clients address the gateway, and its web page.
-fn configure_http(
-    http: HttpGateway,
-    listen: ListenSpec,
-    listeners: &GatewayListeners,
-    handle: &GatewayHandle,
-) -> HttpGateway {
-    http.with_hosts(listeners.hosts(&listen))
-        .with_dashboard(dashboard::FILES, handle.dashboard().sessions())
-        .with_public_address(listen.public_url, listeners.port())
-        .with_trusted_proxies(listen.trusted_proxies)
-        .with_max_unauthenticated(max_public_connections() / 2)
 }
 
 /// Resolves the settings of a config, which may read secret stores.
@@ -471,6 +508,11 @@ struct AcceptLimits {
     /// One permit per open connection.
     permits: Arc<Semaphore>,
     tasks: TaskTracker,
+    /// The threads for the connections; the main one if absent.
+    threads: Option<Arc<ConnectionThreads>>,
+    /// Ends the loop.
+    paused: CancellationToken,
+    /// Tells the connections to finish.
     stop: CancellationToken,
 }
 
@@ -497,7 +539,7 @@ where
         };
         let (permit, accepted) = tokio::select! {
             biased;
-            () = limits.stop.cancelled() => return,
+            () = limits.paused.cancelled() => return,
             next = next => next,
         };
         match accepted {
@@ -506,6 +548,8 @@ where
                 let permits = (permit, connection_permit);
                 let connection = serve(stream, limits.stop.clone());
                 let tasks = limits.tasks.clone();
+                let runtime = limits.threads.as_ref().and_then(|threads| threads.pick());
+                let _spawn_there = runtime.as_ref().map(Handle::enter);
                 limits.tasks.spawn_boxed(async move {
                     if let Some(stream) = connection.await {
                         // A task never shrinks, so a long-lived stream moves to a small task of its own.

@@ -111,27 +111,18 @@ fn run(cli: &Cli, out: &mut Output) -> Result<ExitStatus> {
     exit
 }
 
-/// Builds a runtime with one thread, or with as many as `TOOLCRIB_THREADS` says. A call consists of short steps in several
-/// tasks, and waking another thread costs more than a step; one thread handles tens of thousands of calls per second.
+/// Threads for blocking work. A thousand servers that are listed for the first time would otherwise start 512, each to write
+/// a file.
+const MAX_BLOCKING_THREADS: usize = 64;
+
+/// Builds the runtime of the main thread. A gateway with several threads has more of them, for its connections.
 fn build_runtime() -> Result<tokio::runtime::Runtime> {
-    let threads = match std::env::var("TOOLCRIB_THREADS") {
-        Ok(text) => text.parse().ok().filter(|threads| (1..=64).contains(threads)).ok_or_else(|| {
-            CommandError::usage(format!("invalid `TOOLCRIB_THREADS`: `{text}`"))
-                .hint("set it to a number from 1 to 64")
-        })?,
-        Err(_) => 1,
-    };
-    let mut builder = match threads {
-        1 => {
-            toolcrib::use_one_arena();
-            tokio::runtime::Builder::new_current_thread()
-        }
-        _ => tokio::runtime::Builder::new_multi_thread(),
-    };
-    if threads > 1 {
-        builder.worker_threads(threads);
+    if gateway::thread_count()? == 1 {
+        toolcrib::use_one_arena();
     }
-    builder.enable_all().build().context("cannot start the runtime")
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.max_blocking_threads(MAX_BLOCKING_THREADS).enable_all().build();
+    runtime.context("cannot start the runtime")
 }
 
 /// Finds the files of a command, and warns about a project file that is not used.

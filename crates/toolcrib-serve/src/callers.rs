@@ -227,7 +227,8 @@ impl Callers {
 
     /// Returns the caller that a connection without a token belongs to.
     fn find_connection(&self, peer: &ConnectionPeer) -> Option<&Arc<AuthenticatedCaller>> {
-        if peer.certificate.is_none() && peer.uid.is_none() {
+        // The certificate and the user of a proxy say nothing about its clients.
+        if peer.is_proxy || (peer.certificate.is_none() && peer.uid.is_none()) {
             return None;
         }
         let mut found = self.entries.iter().filter(|entry| entry.proof.accepts_connection(peer));
@@ -258,11 +259,11 @@ impl Callers {
 }
 
 /// Returns the token of a request, if it has exactly one.
-pub(crate) fn bearer_token(headers: &HeaderMap) -> Option<&str> {
+pub(crate) fn bearer_token(headers: &HeaderMap) -> Option<&[u8]> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let (Some(value), None) = (values.next(), values.next()) else { return None };
-    let (scheme, token) = value.to_str().ok()?.split_at_checked("Bearer ".len())?;
-    scheme.eq_ignore_ascii_case("Bearer ").then_some(token)
+    let (scheme, token) = value.as_bytes().split_at_checked("Bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"Bearer ").then_some(token)
 }
 
 /// Returns whether a token looks like one of an issuer: the start of a JSON object in base64, and two dots.
@@ -324,9 +325,10 @@ impl ActiveCallers {
         base_url: &str,
         path: &str,
     ) -> Option<Result<Arc<AuthenticatedCaller>, TokenError>> {
-        let resource = || ResourceUrl { base: base_url.to_owned(), path: path.to_owned() };
+        let resource =
+            || ResourceUrl { base: base_url.to_owned(), path: path.to_owned(), ..ResourceUrl::default() };
         let issued = self.issued()?;
-        match issued.find(token, resource) {
+        match issued.find(token.as_bytes(), resource) {
             Some(known) => Some(known),
             None => issued.verify(token, &resource()).await,
         }

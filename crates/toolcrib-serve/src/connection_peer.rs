@@ -30,6 +30,8 @@ pub struct ConnectionPeer {
     /// The user of this machine that it belongs to.
     pub(crate) uid: Option<u32>,
     pub(crate) is_tls: bool,
+    /// True if it is a trusted proxy.
+    pub(crate) is_proxy: bool,
 }
 
 impl ConnectionPeer {
@@ -51,6 +53,11 @@ impl ConnectionPeer {
         Self { certificate: certificate.map(Arc::new), is_tls: true, ..self }
     }
 
+    /// Returns whether it is on another machine.
+    pub(crate) fn is_remote(&self) -> bool {
+        self.address.is_some_and(|address| !address.to_canonical().is_loopback())
+    }
+
     /// Returns the listener that the connection was accepted on.
     pub fn entrypoint(&self) -> Entrypoint {
         self.entrypoint
@@ -59,6 +66,6 @@ impl ConnectionPeer {
 
 impl From<Entrypoint> for ConnectionPeer {
     fn from(entrypoint: Entrypoint) -> Self {
-        Self { entrypoint, address: None, certificate: None, uid: None, is_tls: false }
+        Self { entrypoint, address: None, certificate: None, uid: None, is_tls: false, is_proxy: false }
     }
 }

@@ -8,6 +8,8 @@ use std::sync::{Arc, Once};
 
 use hyper::header::AUTHORIZATION;
 use hyper::{HeaderMap, Response, Uri};
+use serde_json::Value;
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -25,10 +27,11 @@ use crate::client_memory::{ClientMemory, MemoryAccount};
 use crate::connection_clients::ConnectionClients;
 use crate::connection_peer::{ConnectionPeer, Entrypoint};
 use crate::dashboard_sessions::{DashboardSessions, SessionAccess};
+use crate::draining::Draining;
 use crate::forwarded::ForwardedClient;
 use crate::login::{ConnectionLogin, FailedLoginLog, FailedLogins, UnauthenticatedConnections};
 use crate::login_error::LoginError;
-use crate::origin_check::{HostAllowList, request_authority};
+use crate::origin_check::{HostAllowList, is_loopback, request_authority};
 use crate::replicas::Replicas;
 use crate::resource::{PublicAddress, ResourceUrl, endpoint_path};
 use crate::response;
@@ -75,6 +78,8 @@ pub struct HttpGateway {
     pub(crate) client_requests: AddressLimit,
     pub(crate) dashboard_files: &'static [StaticFile],
     pub(crate) dashboard_sessions: Arc<DashboardSessions>,
+    /// Tells connections that another process accepts new ones.
+    pub(crate) draining: Draining,
 }
 
 impl HttpGateway {
@@ -121,6 +126,7 @@ impl HttpGateway {
             client_requests: AddressLimit::default(),
             dashboard_files: &[],
             dashboard_sessions: Arc::default(),
+            draining: Draining::default(),
         }
     }
 
@@ -204,6 +210,43 @@ impl HttpGateway {
         self.sessions.count()
     }
 
+    /// Moves clients to another process that accepts connections at the same addresses. The next response on an HTTP/1
+    /// connection is the last one, HTTP/2 clients are told to open another connection, and event streams and pipes end. Requests
+    /// are served until the connections are [stopped](crate::serve_connection).
+    pub fn drain(&self) {
+        self.draining.start();
+    }
+
+    /// Returns the sessions for another process, which continues them with [`HttpGateway::take_over_session`]. From now on, `later`
+    /// receives sessions that are opened or changed here.
+    pub fn hand_over_sessions(&self, later: UnboundedSender<Value>) -> Vec<Value> {
+        self.sessions.hand_over_all(later)
+    }
+
+    /// Hands over no more sessions, because the other process has failed.
+    pub fn cancel_hand_over(&self) {
+        self.sessions.cancel_hand_over();
+    }
+
+    /// Continues a session that another process has handed over, as soon as its client uses it.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, subscriptions of a session that is open already may be missing.
+    pub async fn take_over_session(&self, session: &Value) {
+        self.sessions.inherit(&self.service, session).await;
+    }
+
+    /// Sets where messages for the process that hands over its sessions go, or `None` once that has ended. Meanwhile, requests in
+    /// unknown sessions wait a moment.
+    pub fn set_predecessor(&self, messages: Option<UnboundedSender<Value>>) {
+        self.sessions.set_predecessor(messages);
+    }
+
+    /// Handles a message of a client that the process which has taken over the sessions has received: an answer or a cancellation.
+    pub fn receive_passed_back(&self, message: &Value) {
+        self.sessions.receive_passed_back(message);
+    }
+
     /// Returns the clients in sessions, and the stateless clients that were seen recently.
     pub fn clients(&self) -> Vec<ConnectedClient> {
         let sessions = self.sessions.all();
@@ -266,8 +309,6 @@ fn own_host(replicas: Option<&Replicas>) -> Option<String> {
 pub(crate) struct ConnectionContext {
     pub(crate) gateway: Arc<HttpGateway>,
     pub(crate) peer: ConnectionPeer,
-    /// True if the peer is a trusted proxy.
-    pub(crate) is_proxy: bool,
     /// The clients of stateless requests.
     pub(crate) clients: ConnectionClients,
     /// Reads the `_meta` of stateless requests.
@@ -291,8 +332,12 @@ impl ConnectionContext {
         let callers = &self.gateway.callers;
         let found = match callers.issued() {
             Some(issued) if self.peer.entrypoint != Entrypoint::Socket => {
-                // Boxed to keep the future of a request without issuers small.
-                Box::pin(self.authenticate_issued(&issued, target, headers)).await
+                let token = bearer_token(headers);
+                match token.and_then(|token| issued.find(token, || self.resource(target, headers))) {
+                    Some(known) => known.map_err(LoginError::Refused),
+                    // Boxed to keep the future of a request without issuers small.
+                    None => Box::pin(self.authenticate_issued(&issued, target, headers)).await,
+                }
             }
             _ => callers.authenticate(&self.peer, headers).ok_or(LoginError::Missing),
         };
@@ -307,6 +352,7 @@ impl ConnectionContext {
             // Beside a session or on a Unix socket, a token is not looked at, so that nothing is done with it.
             let is_token_checked = is_known && self.peer.entrypoint != Entrypoint::Socket;
             let token = if is_token_checked { bearer_token(headers) } else { None };
+            let token = token.and_then(|token| str::from_utf8(token).ok());
             known_callers.record(&access.caller, token);
         }
         Ok(access)
@@ -328,7 +374,7 @@ impl ConnectionContext {
         self.peer.entrypoint == Entrypoint::Socket || is_logged_in || *caller != Caller::local()
     }
 
-    /// Returns the caller of a request where issuers are declared.
+    /// Returns the caller of a request where issuers are declared, and whose token is not known.
     async fn authenticate_issued(
         &self,
         issued: &Arc<IssuedCallers>,
@@ -336,11 +382,8 @@ impl ConnectionContext {
         headers: &HeaderMap,
     ) -> Result<Arc<AuthenticatedCaller>, LoginError> {
         let callers = &self.gateway.callers;
-        let token = bearer_token(headers).filter(|token| is_signed_token(token));
-        let known = token.and_then(|token| issued.find(token, || self.resource(target, headers)));
-        if let Some(known) = known {
-            return known.map_err(LoginError::Refused);
-        }
+        let token = bearer_token(headers).and_then(|token| str::from_utf8(token).ok());
+        let token = token.filter(|token| is_signed_token(token));
         if let Some(access) = callers.authenticate(&self.peer, headers) {
             return Ok(access);
         }
@@ -371,18 +414,21 @@ impl ConnectionContext {
     /// Returns the URL of the gateway as a whole, as the client of a request addresses it. A trusted proxy names the scheme
     /// and the host that its client used.
     pub(crate) fn root_resource(&self, target: &Uri, headers: &HeaderMap) -> ResourceUrl {
-        let forwarded = match self.is_proxy {
+        let forwarded = match self.peer.is_proxy {
             true => ForwardedClient::read(headers, &self.gateway.trusted_proxies).unwrap_or_default(),
             false => ForwardedClient::default(),
         };
         let is_https = forwarded.is_https.unwrap_or(self.peer.is_tls);
         let address = &self.gateway.public_address;
         let authority = forwarded.host.as_deref().unwrap_or_else(|| request_authority(target, headers));
-        let base = match forwarded == ForwardedClient::default() {
+        let is_direct = forwarded == ForwardedClient::default();
+        let base = match is_direct {
             true => address.request_url(is_https, authority),
             false => address.forwarded_url(is_https, authority),
         };
-        ResourceUrl { base, path: String::new() }
+        let is_ambiguous =
+            is_direct && address.url.is_none() && self.peer.is_remote() && is_loopback(authority);
+        ResourceUrl { base, path: String::new(), is_ambiguous }
     }
 
     /// Logs once that a trusted proxy names another URL than the configured one.

@@ -111,8 +111,7 @@ async fn serve_client(
 ) -> Option<StreamFuture> {
     let stop = stop.child_token();
     let is_proxy = peer.address.is_some_and(|address| gateway.is_trusted_proxy(address));
-    // The user of a proxy says nothing about its clients.
-    let peer = if is_proxy { peer.with_uid(None) } else { peer };
+    let peer = ConnectionPeer { is_proxy, ..peer };
     let needs_login = peer.entrypoint != Entrypoint::Socket && !is_proxy;
     let unauthenticated = gateway.unauthenticated.as_ref().filter(|_| needs_login);
     let login = ConnectionLogin::new(unauthenticated.map(|connections| connections.enter(&stop)));
@@ -123,7 +122,7 @@ async fn serve_client(
     let Ok(Ok((io, is_http2))) = opened else { return None };
     let clients = ConnectionClients::default();
     let meta_reader = RequestMetaReader::default();
-    let conn = Arc::new(ConnectionContext { gateway, peer, is_proxy, clients, meta_reader, stop, login });
+    let conn = Arc::new(ConnectionContext { gateway, peer, clients, meta_reader, stop, login });
     if is_http2 {
         Box::pin(serve_http2(io, conn)).await;
         return None;
@@ -186,6 +185,7 @@ async fn serve_http2(io: PeekIo<Box<dyn ClientIo>>, conn: Arc<ConnectionContext>
         () = monitor.stalled() => return,
         () = monitor.idle(|| idle_timeout(&conn)) => {}
         () = stop.cancelled() => {}
+        () = conn.gateway.draining.wait() => {}
     }
     connection.as_mut().graceful_shutdown();
     // A client that does not confirm the shutdown gets no further time.

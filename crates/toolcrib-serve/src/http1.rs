@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use hyper::body::{Frame, SizeHint};
+use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
@@ -20,6 +20,7 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 use crate::body::ResponseBody;
 use crate::detached_stream::DetachedResponse;
+use crate::draining;
 use crate::gateway::ConnectionContext;
 use crate::peek_io::PeekIo;
 use crate::routes::handle_request;
@@ -159,7 +160,7 @@ where
         // Boxed, because hyper keeps the memory of this future between requests.
         Box::pin(async move {
             let can_detach = DetachedResponse::can_detach(&request);
-            let response = handle_request(&conn, request).await;
+            let response = respond(&conn, request).await;
             let attached = if can_detach { guard.0.detached.take_stream(response) } else { Some(response) };
             match attached {
                 Some(response) => {
@@ -200,6 +201,15 @@ where
         served_request: phase.requests.load(Ordering::Relaxed) > 0,
         partial_request: connection.into_parts().is_some_and(|parts| io.unread(&parts.read_buf)),
     })
+}
+
+/// Handles a request. While the gateway drains, its response is the last one on the connection.
+async fn respond(conn: &ConnectionContext, request: Request<Incoming>) -> Response<ResponseBody> {
+    let mut response = handle_request(conn, request).await;
+    if conn.gateway.draining.is_on() {
+        draining::close_connection(&mut response);
+    }
+    response
 }
 
 /// Ready when the connection is closed, its client disconnected, or a response is to be detached.

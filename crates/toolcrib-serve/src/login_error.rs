@@ -32,7 +32,9 @@ impl LoginError {
         };
         let error = ChallengeError { code: "invalid_token", description: &message };
         match self {
-            Self::Refused(TokenError::KeysUnavailable(_) | TokenError::TooManyLogins) => {
+            Self::Refused(
+                TokenError::KeysUnavailable(_) | TokenError::TooManyLogins | TokenError::TooManyClients,
+            ) => {
                 let mut response = error_response(StatusCode::SERVICE_UNAVAILABLE, &message);
                 response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("5"));
                 response

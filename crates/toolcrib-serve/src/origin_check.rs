@@ -70,8 +70,7 @@ impl HostAllowList {
 
     /// Returns whether an authority, a host with or without a port, is allowed.
     fn allows(&self, authority: &str) -> bool {
-        let (host, _) = split_port(authority);
-        LOOPBACK.iter().any(|name| name.eq_ignore_ascii_case(host)) || self.is_configured(host)
+        is_loopback(authority) || self.is_configured(split_port(authority).0)
     }
 
     fn is_configured(&self, host: &str) -> bool {
@@ -90,6 +89,12 @@ impl HostAllowList {
         let own_port = split_port(authority).1.unwrap_or(default_port);
         self.is_configured(host) || (self.allows(name) && port.unwrap_or(default_port) == own_port)
     }
+}
+
+/// Returns whether an authority is a name of this machine for itself.
+pub(crate) fn is_loopback(authority: &str) -> bool {
+    let (host, _) = split_port(authority);
+    LOOPBACK.iter().any(|name| name.eq_ignore_ascii_case(host))
 }
 
 /// Splits an authority into host and port.

@@ -61,25 +61,29 @@ pub(crate) fn endpoint_path(path: &str) -> &str {
 }
 
 /// The URL of one endpoint, as tokens and metadata name it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ResourceUrl {
     /// Scheme and host, and the path under which a proxy publishes the gateway.
     pub(crate) base: String,
     /// The path of the endpoint, or empty for the gateway as a whole.
     pub(crate) path: String,
+    /// True if a client on another machine calls this one `localhost`, as each machine calls itself: a token for this URL may be
+    /// for a program on the machine of the client.
+    pub(crate) is_ambiguous: bool,
 }
 
 impl ResourceUrl {
     /// Returns whether one of the audiences of a token is this resource or contains it.
     pub(crate) fn is_named_by(&self, audiences: &[String]) -> bool {
-        audiences.iter().any(|audience| {
-            let Some(path) = audience.strip_prefix(&self.base) else { return false };
-            let path = path.strip_suffix('/').unwrap_or(path);
-            match self.path.strip_prefix(path) {
-                Some(rest) => rest.is_empty() || rest.starts_with('/'),
-                None => false,
-            }
-        })
+        !self.is_ambiguous
+            && audiences.iter().any(|audience| {
+                let Some(path) = audience.strip_prefix(&self.base) else { return false };
+                let path = path.strip_suffix('/').unwrap_or(path);
+                match self.path.strip_prefix(path) {
+                    Some(rest) => rest.is_empty() || rest.starts_with('/'),
+                    None => false,
+                }
+            })
     }
 
     /// Splits the base into scheme and host, and the path under which a proxy publishes the gateway.
@@ -163,7 +167,11 @@ mod tests {
     use super::*;
 
     fn resource(path: &str) -> ResourceUrl {
-        ResourceUrl { base: "https://tools.example".to_owned(), path: path.to_owned() }
+        ResourceUrl {
+            base: "https://tools.example".to_owned(),
+            path: path.to_owned(),
+            ..ResourceUrl::default()
+        }
     }
 
     #[test]
@@ -209,8 +217,7 @@ mod tests {
             resource("/mcp").challenge(&[], None),
             r#"Bearer resource_metadata="https://tools.example/.well-known/oauth-protected-resource/mcp""#
         );
-        let published =
-            ResourceUrl { base: "https://tools.example/a".to_owned(), path: "/mcp/p/work".to_owned() };
+        let published = ResourceUrl { base: "https://tools.example/a".to_owned(), ..resource("/mcp/p/work") };
         let error = ChallengeError { code: "invalid_token", description: "a \"b\"\n" };
         assert_eq!(
             published.challenge(&["profile:work".to_owned(), "openid".to_owned()], Some(error)),

@@ -5,6 +5,7 @@ use hyper::header::{ACCEPT, ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue, UPGRAD
 use hyper::{Method, Request, Response, StatusCode, Version};
 use hyper_util::rt::TokioIo;
 use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
 use toolcrib::util::encoding;
 use toolcrib::util::tasks::SpawnBoxed as _;
 use toolcrib::{Caller, Project};
@@ -33,7 +34,7 @@ pub(crate) async fn handle_request(
     conn: &ConnectionContext,
     request: Request<Incoming>,
 ) -> Response<ResponseBody> {
-    if conn.is_proxy {
+    if conn.peer.is_proxy {
         return Box::pin(handle_forwarded(conn, request)).await;
     }
     let is_http2 = request.version() == Version::HTTP_2;
@@ -252,15 +253,27 @@ fn upgrade_to_pipe(conn: &ConnectionContext, mut request: Request<Incoming>) -> 
         return error_response(StatusCode::NOT_FOUND, &format!("no profile is called `{name}`"));
     }
     let caller = profile.iter().fold(Caller::local(), |caller, profile| caller.with_profile(profile));
-    let identity = PipeIdentity { caller, project, last_question: last_question.unwrap_or(0) };
+    let announces_end = query_value(request.uri().query(), "end").is_some();
+    let last_question = last_question.unwrap_or(0);
+    let identity = PipeIdentity { caller, project, last_question, announces_end };
     let service = gateway.service.clone();
     let max_message = gateway.max_body;
     let stop = conn.stop.clone();
+    let draining = gateway.draining.token();
     let upgraded = hyper::upgrade::on(&mut request);
     gateway.tasks.spawn_boxed(async move {
         let Ok(upgraded) = upgraded.await else { return };
         let (reader, writer) = tokio::io::split(TokioIo::new(upgraded));
-        serve_pipe(reader, writer, service, max_message, identity, stop).await;
+        let end = CancellationToken::new();
+        let pipe = serve_pipe(reader, writer, service, max_message, identity, end.clone());
+        tokio::pin!(pipe);
+        tokio::select! {
+            () = &mut pipe => return,
+            () = stop.cancelled() => {}
+            () = draining.cancelled() => {}
+        }
+        end.cancel();
+        pipe.await;
     });
     let mut response = Response::new(ResponseBody::empty());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;

@@ -1,5 +1,6 @@
 //! Sessions over HTTP, for clients of the session era.
 
+mod handover;
 pub(crate) mod shared;
 pub(crate) mod stream;
 
@@ -18,6 +19,7 @@ use toolcrib::store::{Replica, Store};
 use toolcrib::util::encoding;
 use toolcrib::util::locks::IgnorePoison as _;
 
+use self::handover::SessionHandover;
 use self::shared::SharedSessions;
 use self::stream::ReplayStreams;
 use crate::client_memory::MemoryClaim;
@@ -40,6 +42,7 @@ pub(crate) struct Sessions {
     closed: CancellationToken,
     /// Records of the sessions, if other gateways use the store.
     shared: Option<SharedSessions>,
+    handover: SessionHandover,
 }
 
 #[derive(Debug, Default)]
@@ -108,7 +111,13 @@ pub(crate) struct NewSession {
 
 impl Sessions {
     pub(crate) fn new(max_sessions: usize) -> Self {
-        Self { open: Mutex::default(), max_sessions, closed: CancellationToken::new(), shared: None }
+        Self {
+            open: Mutex::default(),
+            max_sessions,
+            closed: CancellationToken::new(),
+            shared: None,
+            handover: SessionHandover::default(),
+        }
     }
 
     /// Lets other gateways continue the sessions, if they use the store.
@@ -236,6 +245,7 @@ impl Sessions {
 
     /// Ends expired sessions and returns when to search again, if sessions are left.
     fn sweep(&self, now: Instant) -> Option<Instant> {
+        self.handover.remove_expired(now);
         let mut state = self.state();
         state.sessions.retain(|_, session| {
             session.streams.remove_expired(now);

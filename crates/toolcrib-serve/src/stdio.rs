@@ -20,8 +20,8 @@ use toolcrib::protocol::era::client::{
 use toolcrib::protocol::framing::{Frame, FrameDecoder};
 use toolcrib::protocol::json::object::Object;
 use toolcrib::protocol::jsonrpc::{
-    ClientMessage, RequestId, ResponsePayload, code, encode_error_response, encode_response, error_object,
-    find_request_id,
+    ClientMessage, RequestId, ResponsePayload, code, encode_error_response, encode_notification,
+    encode_response, error_object, find_request_id,
 };
 use toolcrib::protocol::versions::Era;
 use toolcrib::util::tasks::SpawnBoxed as _;
@@ -52,12 +52,19 @@ pub struct PipeIdentity {
     pub project: Option<Project>,
     /// Number of the last question that this client was sent on an earlier pipe; new ones are numbered after it.
     pub last_question: u64,
+    /// True if the client understands [`PIPE_END`], which it is then sent before a stopped pipe is closed.
+    pub announces_end: bool,
 }
+
+/// The method of the last message on a pipe that was stopped. Requests that the client has sent and that are not answered by then
+/// were not run.
+#[doc(hidden)]
+pub const PIPE_END: &str = "notifications/toolcrib/pipe_end";
 
 impl PipeIdentity {
     /// Creates the identity of a client that was not connected before and works in no known project.
     pub fn new(caller: Caller) -> Self {
-        Self { caller, project: None, last_question: 0 }
+        Self { caller, project: None, last_question: 0, announces_end: false }
     }
 }
 
@@ -109,7 +116,7 @@ pub async fn serve_pipe<R, W>(
     R: AsyncRead + Unpin + Send + 'static,
     W: AsyncWrite + Unpin + Send + 'static,
 {
-    let PipeIdentity { caller, project, last_question } = identity;
+    let PipeIdentity { caller, project, last_question, announces_end } = identity;
     let (out, receiver) = outbox();
     let (session, session_changes) = watch::channel(None);
     let tasks = TaskTracker::new();
@@ -136,7 +143,7 @@ pub async fn serve_pipe<R, W>(
         let is_stopping = pipe.tasks.is_closed();
         tokio::select! {
             count = pipe.read(&mut reader, &mut frames) => if !matches!(count, Ok(1..)) { break },
-            // New calls are refused by the crib from here on; requests in progress are still answered.
+            // Ends as soon as no request is in progress. A crib that shuts down refuses new calls.
             () = stop.cancelled(), if !is_stopping => { pipe.tasks.close(); }
             () = pipe.tasks.wait(), if is_stopping => break,
             // The client no longer reads.
@@ -146,10 +153,12 @@ pub async fn serve_pipe<R, W>(
             pipe.handle_frame(frame).await;
         }
     }
-    if let Some(rest) = frames.take_remainder() {
+    notifying.abort();
+    if announces_end && stop.is_cancelled() {
+        pipe.out.send(encode_notification(PIPE_END, None)).await;
+    } else if let Some(rest) = frames.take_remainder() {
         pipe.handle_line(&rest).await;
     }
-    notifying.abort();
     pipe.disconnect().await;
     // The writer ends after the last message, if the client reads it in time.
     if !writing.is_finished() {

@@ -15,6 +15,7 @@ mod logins;
 mod remembered;
 mod replica;
 mod requests;
+mod saved_usage;
 mod search;
 mod server_list;
 mod servers;
@@ -71,6 +72,7 @@ pub use discovery::Discovery;
 pub use freshness::ListFreshness;
 pub use lease::{LeaseOptions, ServerLease};
 pub use remembered::{remembered_tools, remembered_tools_size, remembered_transport, remembered_unapproved};
+use saved_usage::SavedUsageFile;
 pub use search::SearchHit;
 use search::ToolSearch;
 pub use settings::Settings;
@@ -108,6 +110,7 @@ struct CribInner {
     observers_closed: Once,
     search: ToolSearch,
     expose: RwLock<Arc<ExposeSettings>>,
+    saved_usage: Option<SavedUsageFile>,
 }
 
 impl std::fmt::Debug for CribInner {

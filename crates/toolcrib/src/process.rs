@@ -385,21 +385,23 @@ async fn start_with_shim(
     context: SpawnContext<'_>,
 ) -> Result<ProcessHandle, SpawnError> {
     let bytes = request.to_bytes();
-    let (shim, mut control) = match os::ShimProcess::start(program, bytes.len(), &files) {
-        Ok(started) => started,
-        Err(error) => {
-            tracker.finish();
-            let name = request.program_name();
-            let program = program.display();
-            let message = format!("cannot run `{name}`: cannot start its shim process `{program}`: {error}");
-            return Err(SpawnError::from_io(message, &error));
-        }
-    };
+    let os::StartedShim { process: shim, mut control, sent } =
+        match os::ShimProcess::start(program, &bytes, &files) {
+            Ok(started) => started,
+            Err(error) => {
+                tracker.finish();
+                let name = request.program_name();
+                let program = program.display();
+                let message =
+                    format!("cannot run `{name}`: cannot start its shim process `{program}`: {error}");
+                return Err(SpawnError::from_io(message, &error));
+            }
+        };
     let pid = shim.pid;
     context.tasks.spawn_boxed(context.live_processes.track_future(shim.watch(request, tracker)));
     drop(files);
     // A shim that does not read its request exits, and its tracker reports that.
-    let _ = control.send(&bytes).await;
+    let _ = control.send(&bytes[sent..]).await;
     Ok(ProcessHandle::Shim { control, pid })
 }
 

@@ -36,6 +36,7 @@ pub use limit::{
 };
 pub use memory::MemoryStore;
 pub(crate) use memory::usage_file;
+pub use memory::usage_file::UsageFileHold;
 pub use replica::{InvalidReplicaAddress, Replica};
 #[doc(hidden)]
 pub use replica::{OwnedKind, has_name_form};

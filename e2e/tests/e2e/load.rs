@@ -52,6 +52,30 @@ fn concurrent_lists_share_requests_to_servers() {
     assert!((5..100).contains(&listed), "{listed} lists of 5 servers for 100 clients");
 }
 
+/// Connections are distributed over the threads; each call gets its own answer on its own connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_on_several_threads_all_get_their_answers() {
+    let bed = test_bed(3, "");
+    let mut gateway = bed.home.serve_with(|command| {
+        command.env("TOOLCRIB_THREADS", "3");
+    });
+    let mut calls = JoinSet::new();
+    for number in 0..12 {
+        let era = if number % 2 == 0 { Era::Stateless } else { Era::Session };
+        let mut caller = Caller::new(gateway.address, era, number, 3);
+        calls.spawn(async move {
+            for call in 0..20 {
+                assert!(caller.is_answering(call % 3).await, "caller {number}, call {call}");
+            }
+        });
+    }
+    while let Some(done) = calls.join_next().await {
+        done.unwrap();
+    }
+    assert_eq!(bed.executions.read().starts, 3, "each server was started once");
+    assert!(gateway.stop().success());
+}
+
 #[test]
 fn servers_started_at_boot_all_become_ready() {
     let bed = test_bed(40, "");

@@ -35,6 +35,7 @@ mod processes;
 mod progress;
 mod refusals;
 mod reloads;
+mod replacements;
 mod replicas;
 mod resource_limits;
 mod result_budgets;

@@ -70,6 +70,7 @@ const CRATES: &[Crate] = &[
             "static_files",
             "h2_streams",
             "detached_stream",
+            "draining",
             "session",
             "stdio",
             "gateway",

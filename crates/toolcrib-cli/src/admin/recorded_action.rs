@@ -30,6 +30,7 @@ impl<'a> RecordedAction<'a> {
         let segments: Vec<&str> = segments.iter().map(|segment| &**segment).collect();
         let (method, object) = match segments.as_slice() {
             ["api", "v1", "reload"] => ("admin/reload", ""),
+            ["api", "v1", "handover"] => ("admin/handover", ""),
             ["api", "v1", "servers", server, "start"] => ("admin/start", *server),
             ["api", "v1", "servers", server, "restart"] => ("admin/restart", *server),
             ["api", "v1", "servers", server, "stop"] => ("admin/stop", *server),

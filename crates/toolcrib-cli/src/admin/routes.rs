@@ -43,6 +43,7 @@ pub(super) const ROUTES: &[Route] = &[
     get("/api/v1/audit"),
     post("/api/v1/ui"),
     post("/api/v1/reload"),
+    post("/api/v1/handover"),
 ];
 
 /// Returns whether a path exists.

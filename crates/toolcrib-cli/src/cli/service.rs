@@ -10,6 +10,9 @@ pub(crate) struct ServeArgs {
     /// Address: HOST:PORT (port 0 picks a free one) or unix:PATH; must be loopback without callers
     #[arg(long, value_name = "ADDR", default_value_t)]
     pub(crate) listen: ListenAddr,
+    /// Take over the sockets and sessions of the running gateway, which finishes its calls and exits
+    #[arg(long, conflicts_with = "background")]
+    pub(crate) replace: bool,
     /// Used by `stdio` to start a gateway in the background
     #[arg(long, hide = true, value_name = "STAGE", conflicts_with = "listen")]
     pub(crate) background: Option<BackgroundStage>,

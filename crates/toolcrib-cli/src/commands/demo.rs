@@ -78,8 +78,8 @@ async fn open_gateway(paths: &Paths, config: &toolcrib::config::Config) -> Resul
     let sources = paths.sources().clone().for_gateway();
     let running = StampedConfig { config, stamp: sources.stamp() };
     let gateway =
-        Gateway::open(paths, GatewayMode::Serve(&any_port), &sources, running, Admin::routes).await?;
-    gateway.accept();
+        Gateway::open(paths, GatewayMode::Serve(&any_port), &sources, running, None, Admin::routes).await?;
+    gateway.accept(None).await;
     Ok(StepOutcome { detail: gateway.address(), value: gateway })
 }
 

@@ -16,8 +16,8 @@ use crate::cli::ServeArgs;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::gateway::{
-    CANNOT_LOCK, Gateway, GatewayHandle, GatewayMode, OtherGateway, SignalRequest, Signals, StampedConfig,
-    StartLock,
+    CANNOT_LOCK, Gateway, GatewayHandle, GatewayMode, OtherGateway, Predecessor, SignalRequest, Signals,
+    StampedConfig, StartLock, Successor,
 };
 use crate::output::Output;
 use crate::paths::Paths;
@@ -47,45 +47,65 @@ pub(crate) async fn run(args: &ServeArgs, paths: &Paths, out: &mut Output) -> Re
         return Err(CommandError::invalid_config(&config).into());
     }
     // Held until this gateway runs, so that agents do not start another one in the background meanwhile.
-    let start_lock = match is_background {
-        true => None,
-        false => replace_background_gateway(paths, &config, out).await?,
-    };
+    let start_lock = if is_background { None } else { acquire_start_lock(paths).await? };
+    let mut predecessor = None;
+    if args.replace {
+        predecessor = Predecessor::connect(paths).await?;
+    } else if !is_background {
+        stop_background_gateway(paths, &config, out).await?;
+    }
     if is_background {
         std::env::set_current_dir(paths.gateway_folder())?;
     }
     let mode = if is_background { GatewayMode::Auto } else { GatewayMode::Serve(&args.listen) };
     let running = StampedConfig { config: &config, stamp };
-    let gateway = Gateway::open(paths, mode, &sources, running, Admin::routes).await?;
+    let gateway = Gateway::open(paths, mode, &sources, running, predecessor.as_mut(), Admin::routes).await?;
+    print_warnings(&gateway, &config, paths, out)?;
+    let replaced = predecessor.as_ref().map(|predecessor| predecessor.pid);
+    gateway.accept(predecessor).await;
     drop(start_lock);
-    out.warn_problems(&config.problems)?;
-    let secrets = SecretLocator::new(paths, &config.secrets);
-    out.warn_problems(&toolcrib::config::find_short_tokens(&config.callers, |name| secrets.find(name)))?;
-    if gateway.is_exposed_without_tls(&config) {
-        let message = "other machines reach this gateway over plain HTTP: tokens can be read on the network";
-        out.warn(message, Some("set `tls` in `[listen]`, or `public-url` if a proxy adds TLS"))?;
-    }
-    gateway.accept();
     let log = if is_background { open_log(&paths.gateway_log(), out)? } else { None };
     // From here on a closed stderr is not an error: the gateway keeps running.
     let _ = out.print_stderr(&format!("listening on {}", gateway.address()));
+    if let Some(pid) = replaced {
+        let _ = out.print_note(&format!("replaced the gateway with pid {pid}, which finishes its calls"));
+    }
     if is_background {
         redirect_stderr(log)?;
     }
     let idle_exit = is_background.then_some(config.auto_start.idle_exit);
-    serve_until_stopped(&gateway, &mut signals, idle_exit, out).await;
-    let _ = out.print_note("stopping; send the signal again to stop without waiting");
-    gateway.close(signals.wait_for_stop()).await;
+    match serve_until_stopped(&gateway, &mut signals, idle_exit, out).await {
+        None => {
+            let _ = out.print_note("stopping; send the signal again to stop without waiting");
+            gateway.close(signals.wait_for_stop()).await;
+        }
+        Some(successor) => {
+            let _ = out.print_note("replaced by another gateway; finishing calls in flight");
+            gateway.close_replaced(successor, signals.wait_for_stop()).await;
+        }
+    }
     Ok(ExitStatus::Success)
 }
 
-/// Reloads the config when it changes, until the gateway should stop.
+/// Prints the problems of the config, and what other machines could exploit.
+fn print_warnings(gateway: &Gateway, config: &Config, paths: &Paths, out: &mut Output) -> io::Result<()> {
+    out.warn_problems(&config.problems)?;
+    let secrets = SecretLocator::new(paths, &config.secrets);
+    out.warn_problems(&toolcrib::config::find_short_tokens(&config.callers, |name| secrets.find(name)))?;
+    if gateway.is_exposed_without_tls(config) {
+        let message = "other machines reach this gateway over plain HTTP: tokens can be read on the network";
+        out.warn(message, Some("set `tls` in `[listen]`, or `public-url` if a proxy adds TLS"))?;
+    }
+    Ok(())
+}
+
+/// Reloads the config when it changes, until the gateway should stop. Returns the gateway that has replaced it, if one has.
 async fn serve_until_stopped(
     gateway: &Gateway,
     signals: &mut Signals,
     idle_exit: Option<Duration>,
     out: &mut Output,
-) {
+) -> Option<Successor> {
     let unused = async {
         match idle_exit {
             Some(idle_exit) => gateway.wait_until_unused(idle_exit).await,
@@ -97,17 +117,28 @@ async fn serve_until_stopped(
         let request = tokio::select! {
             request = signals.next() => request,
             () = gateway.handle().config_changed() => SignalRequest::Reload,
+            stream = gateway.handle().handovers().next() => {
+                let handed_over = tokio::select! {
+                    handed_over = gateway.hand_over(stream) => handed_over,
+                    () = signals.wait_for_stop() => return None,
+                };
+                match handed_over {
+                    Ok(successor) => return Some(successor),
+                    Err(error) => tracing::warn!("the gateway that was to replace this one failed: {error}"),
+                }
+                continue;
+            }
             () = &mut unused => {
                 tracing::info!("no client used this gateway for a while");
-                return;
+                return None;
             }
         };
         if request == SignalRequest::Stop {
-            return;
+            return None;
         }
         tokio::select! {
             _ = reload(gateway.handle(), out) => {}
-            () = signals.wait_for_stop() => return,
+            () = signals.wait_for_stop() => return None,
         }
     }
 }
@@ -122,19 +153,13 @@ pub(super) async fn acquire_start_lock(paths: &Paths) -> Result<Option<StartLock
     }
 }
 
-/// Stops a gateway that `toolcrib stdio` started: one that is started by hand or as a service takes its place. Until the
-/// lock is released, no agent starts another one.
-async fn replace_background_gateway(
-    paths: &Paths,
-    config: &Config,
-    out: &mut Output,
-) -> Result<Option<StartLock>> {
-    let lock = acquire_start_lock(paths).await?;
+/// Stops a gateway that `toolcrib stdio` started: one that is started by hand or as a service takes its place.
+async fn stop_background_gateway(paths: &Paths, config: &Config, out: &mut Output) -> Result<()> {
     if let Some(other) = OtherGateway::find(paths)?.filter(|other| other.auto_started) {
         out.print_note(&format!("stopping the gateway that runs in the background (pid {})", other.pid))?;
         other.stop(config.limits.drain).await?;
     }
-    Ok(lock)
+    Ok(())
 }
 
 /// Starts the gateway in a session of its own and returns without waiting for it. It becomes a child of the init process:

@@ -119,6 +119,7 @@ async fn serve_standalone(profile: Option<&str>, paths: &Paths, out: &mut Output
             caller: local_caller(profile),
             project: Project::from_roots(working_folder()),
             last_question: 0,
+            announces_end: false,
         };
         let stop = CancellationToken::new();
         let stdin = tokio::io::stdin();

@@ -1,7 +1,11 @@
-//! Reads the names in certificates.
+//! Certificates of clients: the names in them, and the open connections that depend on them.
 
+use std::sync::OnceLock;
 use std::time::SystemTime;
 
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::danger::ClientCertVerifier;
+use tokio_util::sync::CancellationToken;
 use toolcrib::config::{CertificateNames, SubjectAttribute};
 use x509_cert::Certificate;
 use x509_cert::attr::AttributeTypeAndValue;
@@ -9,6 +13,64 @@ use x509_cert::der::Decode as _;
 use x509_cert::der::asn1::{Ia5StringRef, ObjectIdentifier};
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::{DirectoryString, GeneralName};
+
+/// An open connection, which is closed when the certificate of its client is no longer accepted.
+#[derive(Debug, Default)]
+pub(super) struct CertificateConnection {
+    certificate: OnceLock<PresentedCertificate>,
+    closed: CancellationToken,
+}
+
+/// The certificate that a client presented.
+#[derive(Debug)]
+struct PresentedCertificate {
+    /// The certificate and those of the authorities between it and a trusted one.
+    chain: Vec<CertificateDer<'static>>,
+    expires: Option<SystemTime>,
+}
+
+impl CertificateConnection {
+    /// Sets the certificates that the client presented, its own first.
+    pub(super) fn set_certificate(&self, chain: &[CertificateDer<'_>]) {
+        self.certificate.get_or_init(|| PresentedCertificate {
+            expires: chain.first().and_then(|certificate| read_expiry(certificate)),
+            chain: chain.iter().map(|certificate| certificate.clone().into_owned()).collect(),
+        });
+    }
+
+    pub(super) fn has_certificate(&self) -> bool {
+        self.certificate.get().is_some()
+    }
+
+    /// Returns whether the certificate is accepted. Without a verifier none is.
+    pub(super) fn is_accepted_by(&self, verifier: Option<&dyn ClientCertVerifier>) -> bool {
+        let Some(certificate) = self.certificate.get() else { return true };
+        match (verifier, certificate.chain.split_first()) {
+            (Some(verifier), Some((own, others))) => {
+                verifier.verify_client_cert(own, others, UnixTime::now()).is_ok()
+            }
+            _ => false,
+        }
+    }
+
+    pub(super) fn has_expired(&self, now: SystemTime) -> bool {
+        self.certificate
+            .get()
+            .and_then(|certificate| certificate.expires)
+            .is_some_and(|expires| expires <= now)
+    }
+
+    /// Closes the connection and drops what is in flight on it.
+    pub(super) fn close(&self) {
+        tracing::info!("closed a connection whose client certificate is no longer accepted");
+        self.closed.cancel();
+    }
+
+    /// Returns the token that is cancelled when the connection is closed.
+    pub(super) fn closed(&self) -> &CancellationToken {
+        &self.closed
+    }
+}
 
 /// The attributes of a subject that patterns can name.
 const ATTRIBUTES: [(&str, ObjectIdentifier); 10] = [

@@ -38,6 +38,12 @@ impl DashboardAddress {
         Self { sessions: Arc::default(), url, accepts_codes, listener: watch::Sender::new(None) }
     }
 
+    /// Continues a listener that is already open.
+    pub(super) fn with_listener(self, listener: Option<TcpListener>) -> Self {
+        self.listener.send_replace(listener.map(Arc::new));
+        self
+    }
+
     /// Returns the sessions of browsers.
     pub(super) fn sessions(&self) -> Arc<DashboardSessions> {
         self.sessions.clone()

@@ -1,16 +1,14 @@
 //! Accepts connections at the address that a gateway without a TCP address opens for the dashboard.
 
 use std::io;
-use std::sync::Arc;
 
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use toolcrib::util::tasks::SpawnBoxed as _;
 use toolcrib_serve::{AddressLimit, AddressPermit, ConnectionPeer, Entrypoint, serve_connection};
 
 use super::idle_exit::{ConnectionCount, OpenConnection};
 use super::peer_check::PeerCheck;
-use super::{AcceptLimits, AcceptedTcp, Acceptor, Gateway, TcpAcceptor, accept_all, identify};
+use super::{AcceptedTcp, Acceptor, Gateway, TcpAcceptor, accept_all, identify};
 use crate::listen::ListenAddr;
 
 /// Connections of browsers at the same time.
@@ -39,11 +37,7 @@ impl Gateway {
         let connections = self.connections.clone();
         let http = self.http.clone();
         let acceptor_http = self.http.clone();
-        let limits = AcceptLimits {
-            permits: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
-            tasks: self.tasks.clone(),
-            stop: self.stop.clone(),
-        };
+        let limits = self.accept_limits(MAX_CONNECTIONS, None);
         let serve = move |accepted: AcceptedTcp, stop: CancellationToken| {
             let http = http.clone();
             async move {
@@ -59,7 +53,7 @@ impl Gateway {
         };
         self.tasks.spawn_boxed(async move {
             let listener = tokio::select! {
-                () = limits.stop.cancelled() => return,
+                () = limits.paused.cancelled() => return,
                 opened = opened.wait_for(Option::is_some) => opened.ok().and_then(|listener| listener.clone()),
             };
             let Some(listener) = listener else { return };

@@ -15,6 +15,7 @@ use toolcrib_serve::{HttpGateway, McpService};
 use toolcrib_valkey::StoreStatus;
 
 use super::dashboard_address::DashboardAddress;
+use super::handover::HandoverRequests;
 use super::settings::{GatewaySettings, SettingsTarget};
 use super::{collected_metrics, shared_store, watch};
 use crate::audit::Audit;
@@ -53,6 +54,7 @@ struct HandleInner {
     http: OnceLock<Weak<HttpGateway>>,
     closing: CancellationToken,
     dashboard: DashboardAddress,
+    handovers: HandoverRequests,
 }
 
 /// The config that was read last.
@@ -85,8 +87,8 @@ impl GatewayHandle {
     /// Creates the handle of a gateway that runs this config.
     pub(super) fn new(
         target: SettingsTarget,
-        service: Arc<McpService>,
-        sources: ConfigSources,
+        service: &Arc<McpService>,
+        sources: &ConfigSources,
         running: StampedConfig<'_>,
         auto_started: bool,
         dashboard: DashboardAddress,
@@ -94,9 +96,9 @@ impl GatewayHandle {
         let StampedConfig { config, stamp } = running;
         Self(Arc::new(HandleInner {
             target,
-            service,
+            service: service.clone(),
             file: config.file.clone(),
-            sources,
+            sources: sources.clone(),
             auto_started,
             started: Instant::now(),
             loaded: Mutex::new(LoadedConfig {
@@ -113,7 +115,13 @@ impl GatewayHandle {
             http: OnceLock::new(),
             closing: CancellationToken::new(),
             dashboard,
+            handovers: HandoverRequests::default(),
         }))
+    }
+
+    /// Returns the requests of other processes to replace this gateway.
+    pub(crate) fn handovers(&self) -> &HandoverRequests {
+        &self.0.handovers
     }
 
     /// Returns the servers.
@@ -137,7 +145,7 @@ impl GatewayHandle {
     }
 
     /// Starts the export of spans and metrics, if the environment asks for it.
-    pub(super) fn start_export(&self) {
+    fn start_export(&self) {
         let inner = Arc::downgrade(&self.0);
         let metrics = move || inner.upgrade().map(|inner| Self(inner).collect_metrics()).unwrap_or_default();
         self.telemetry().start_export(Arc::new(metrics));
@@ -178,10 +186,11 @@ impl GatewayHandle {
         &self.0.target.history
     }
 
-    /// Sets the HTTP side.
+    /// Sets the HTTP side, and starts the export of spans and metrics.
     pub(super) fn set_http(&self, http: &Arc<HttpGateway>) {
         // There is one.
         let _ = self.0.http.set(Arc::downgrade(http));
+        self.start_export();
     }
 
     /// Returns the HTTP side, which knows the clients.
@@ -340,6 +349,6 @@ impl GatewayHandle {
         };
         let service = Arc::new(McpService::new(target.crib.clone()));
         let running = StampedConfig { config: &config, stamp };
-        Self::new(target, service, sources, running, false, DashboardAddress::new(None, true))
+        Self::new(target, &service, &sources, running, false, DashboardAddress::new(None, true))
     }
 }

@@ -5,14 +5,17 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use toolcrib::config::{ListenSpec, TlsSpec};
 use toolcrib::util::files::create_private_folder;
+use toolcrib::util::locks::IgnorePoison as _;
 
 use super::dashboard_address::DashboardAddress;
+use super::handover::{HandedListener, Predecessor};
 use super::lock::{self, GatewayLock};
 use super::peer_check::PeerCheck;
 use super::settings::GatewaySettings;
@@ -48,15 +51,27 @@ pub(super) struct GatewayListeners {
     pub(super) peer_check: PeerCheck,
     /// TLS of the public address.
     pub(super) tls: Option<Arc<ServerTls>>,
-    lock: GatewayLock,
+    /// The listener for the dashboard alone, if the gateway that this one replaces had it open.
+    handed_dashboard: Option<TcpListener>,
+    /// True if a service manager owns the sockets, and would start another gateway for their connections.
+    pub(super) is_activated: bool,
+    lock: HeldLock,
+}
+
+/// The lock of the gateway, unless another process that replaces it has it.
+struct HeldLock {
+    path: PathBuf,
+    is_auto: bool,
+    lock: Mutex<Option<GatewayLock>>,
 }
 
 impl GatewayListeners {
-    /// Takes the lock and opens the listeners, or takes those that a service manager passed on.
+    /// Takes the lock and opens the listeners, or takes those that a service manager or the running gateway passed on.
     pub(super) async fn open(
         paths: &Paths,
         mode: GatewayMode<'_>,
         settings: &GatewaySettings,
+        mut predecessor: Option<&mut Predecessor>,
     ) -> Result<Self, CommandError> {
         let is_auto = matches!(mode, GatewayMode::Auto);
         let mut inherited = match mode {
@@ -64,28 +79,78 @@ impl GatewayListeners {
             GatewayMode::Auto => Ok(InheritedListeners::default()),
         }
         .map_err(|error| activation_failed(&error))?;
+        let is_activated = !inherited.is_empty();
+        if is_activated && predecessor.is_some() {
+            return Err(CommandError::usage(
+                "`--replace` does not work with the sockets of a service manager",
+            )
+            .hint("stop the running gateway first: `toolcrib stop-gateway`"));
+        }
         let inherited_address = inherited.tcp_address().map_err(|error| activation_failed(&error))?;
         let address = match mode {
             GatewayMode::Auto => None,
-            GatewayMode::Serve(address) => Some(inherited_address.map_or(address.clone(), ListenAddr::Tcp)),
+            GatewayMode::Serve(address) => {
+                let handed = match &predecessor {
+                    Some(predecessor) => predecessor.check_address(address)?,
+                    None => inherited_address.map(ListenAddr::Tcp),
+                };
+                Some(handed.unwrap_or_else(|| address.clone()))
+            }
         };
         let peer_check = check_listen(address.as_ref(), settings)?;
         let tls = open_tls(address.as_ref(), settings.listen.tls.as_ref())?;
         paths.create_run_dir()?;
-        let patience = is_auto.then_some(PREVIOUS_GATEWAY_TIMEOUT);
-        let lock = GatewayLock::acquire(&paths.lock_path(), is_auto, patience).await?;
+        if let Some(predecessor) = &mut predecessor {
+            predecessor.take().await?;
+        }
+        let waits = is_auto || predecessor.is_some();
+        let patience = waits.then_some(PREVIOUS_GATEWAY_TIMEOUT);
+        let lock = HeldLock::acquire(paths.lock_path(), is_auto, patience).await?;
         refuse_second_gateway(paths).await?;
-        let public = match &address {
-            Some(address) => {
+        let handed = predecessor.as_mut().and_then(|predecessor| predecessor.take_public());
+        let public = match (handed, &address) {
+            (Some(handed), _) => Some(Listener::from_handed(handed)),
+            (None, Some(address)) => {
                 // The peer of every connection is checked.
                 let mode = if settings.callers.has_users() { 0o666 } else { 0o600 };
                 Some(bind_public(inherited.take_tcp(), address, mode).await?)
             }
-            None => None,
+            (None, None) => None,
         };
-        let socket = bind_own_socket(paths, &mut inherited)?;
+        let socket = match &mut predecessor {
+            Some(predecessor) => take_own_socket(paths, predecessor)?,
+            None => bind_own_socket(paths, &mut inherited)?,
+        };
+        let handed_dashboard = predecessor.and_then(Predecessor::take_dashboard);
         record_address(paths);
-        Ok(Self { public, socket, address, peer_check, tls, lock })
+        Ok(Self { public, socket, address, peer_check, tls, handed_dashboard, is_activated, lock })
+    }
+
+    /// Releases the lock for the process that replaces this gateway.
+    pub(super) fn release_lock(&self) {
+        self.lock.lock.lock().ignore_poison().take();
+    }
+
+    /// Takes the lock again, because that process has failed.
+    pub(super) async fn lock_again(&self) -> Result<(), CommandError> {
+        let HeldLock { path, is_auto, lock } = &self.lock;
+        let held = GatewayLock::acquire(path, *is_auto, Some(PREVIOUS_GATEWAY_TIMEOUT)).await?;
+        lock.lock().ignore_poison().replace(held);
+        Ok(())
+    }
+
+    /// Leaves the socket files to the process that replaces this gateway.
+    pub(super) fn leave_files(&self) {
+        for listener in self.public.iter().chain([&self.socket]) {
+            if let Listener::Unix(_, file) = listener {
+                file.is_removed.store(false, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Returns whether `toolcrib stdio` started the gateway.
+    pub(super) fn is_auto(&self) -> bool {
+        self.lock.is_auto
     }
 
     /// Returns whether other machines can reach the gateway.
@@ -114,8 +179,9 @@ impl GatewayListeners {
     }
 
     /// Returns where the dashboard is and how people log in to it.
-    pub(super) fn dashboard(&self, listen: &ListenSpec) -> DashboardAddress {
-        DashboardAddress::new(self.dashboard_url(listen), self.accepts_codes())
+    pub(super) fn dashboard(&mut self, listen: &ListenSpec) -> DashboardAddress {
+        let handed = self.handed_dashboard.take();
+        DashboardAddress::new(self.dashboard_url(listen), self.accepts_codes()).with_listener(handed)
     }
 
     /// Returns the URL of the dashboard for a browser on this machine, if the gateway has a TCP address.
@@ -138,8 +204,15 @@ impl GatewayListeners {
     }
 
     /// Closes the listeners and keeps the lock, because the gateway has not ended.
-    pub(super) fn close(self) -> GatewayLock {
-        self.lock
+    pub(super) fn close(self) -> Option<GatewayLock> {
+        self.lock.lock.into_inner().ignore_poison()
+    }
+}
+
+impl HeldLock {
+    async fn acquire(path: PathBuf, is_auto: bool, patience: Option<Duration>) -> Result<Self, CommandError> {
+        let lock = GatewayLock::acquire(&path, is_auto, patience).await?;
+        Ok(Self { path, is_auto, lock: Mutex::new(Some(lock)) })
     }
 }
 
@@ -149,15 +222,15 @@ pub(super) enum Listener {
     Unix(Arc<UnixListener>, SocketFile),
 }
 
-/// A socket file that is removed on drop, unless a service manager owns it.
+/// A socket file that is removed on drop, unless a service manager or the next gateway owns it.
 pub(super) struct SocketFile {
     pub(super) path: PathBuf,
-    is_inherited: bool,
+    is_removed: AtomicBool,
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if !self.is_inherited {
+        if self.is_removed.load(Ordering::Relaxed) {
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -166,6 +239,18 @@ impl Drop for SocketFile {
 impl Listener {
     fn tcp(listener: TcpListener) -> Self {
         Self::Tcp(Arc::new(listener))
+    }
+
+    fn unix(listener: UnixListener, path: PathBuf, is_removed: bool) -> Self {
+        Self::Unix(Arc::new(listener), SocketFile { path, is_removed: AtomicBool::new(is_removed) })
+    }
+
+    /// Uses a listener of the gateway that this one replaces.
+    fn from_handed(handed: HandedListener) -> Self {
+        match handed {
+            HandedListener::Tcp(listener, _) => Self::tcp(listener),
+            HandedListener::Unix(listener, path) => Self::unix(listener, path, true),
+        }
     }
 
     /// Returns the TCP address, if it has one.
@@ -210,13 +295,22 @@ async fn bind_public(
 fn bind_own_socket(paths: &Paths, inherited: &mut InheritedListeners) -> Result<Listener, CommandError> {
     let path = paths.socket_path();
     let bound = match inherited.take_unix(&path).map_err(|error| activation_failed(&error))? {
-        Some(listener) => UnixListener::from_std(listener).map(|listener| {
-            let file = SocketFile { path: path.clone(), is_inherited: true };
-            Listener::Unix(Arc::new(listener), file)
-        }),
+        Some(listener) => {
+            UnixListener::from_std(listener).map(|listener| Listener::unix(listener, path.clone(), false))
+        }
         None => bind_unix(&path, 0o600),
     };
     bound.map_err(|error| cannot_listen(&ListenAddr::Unix(path.clone()), &error))
+}
+
+/// Uses the own socket of the gateway that this one replaces.
+fn take_own_socket(paths: &Paths, predecessor: &mut Predecessor) -> Result<Listener, CommandError> {
+    let path = paths.socket_path();
+    match predecessor.take_socket() {
+        Ok(Some(listener)) => Ok(Listener::unix(listener, path, true)),
+        Ok(None) => bind_own_socket(paths, &mut InheritedListeners::default()),
+        Err(error) => Err(cannot_listen(&ListenAddr::Unix(path), &error)),
+    }
 }
 
 /// Refuses a configured socket path on which another process listens. The gateway's own socket is covered by the lock.
@@ -236,10 +330,9 @@ fn bind_unix(path: &Path, mode: u32) -> io::Result<Listener> {
         Ok(_) => return Err(io::Error::new(io::ErrorKind::AlreadyExists, "a file of that name exists")),
         Err(_) => {}
     }
-    let listener = UnixListener::bind(path)?;
-    let file = SocketFile { path: path.to_owned(), is_inherited: false };
+    let listener = Listener::unix(UnixListener::bind(path)?, path.to_owned(), true);
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
-    Ok(Listener::Unix(Arc::new(listener), file))
+    Ok(listener)
 }
 
 fn cannot_listen(listen: &ListenAddr, cause: &io::Error) -> CommandError {

@@ -175,7 +175,7 @@ pub(super) fn already_running(path: &Path) -> CommandError {
         "already_running",
         format!("a gateway is already running for this config{holder}"),
     )
-    .hint("toolcrib status")
+    .hint("`toolcrib status` shows it, `toolcrib serve --replace` takes over from it")
 }
 
 #[cfg(test)]

@@ -24,7 +24,11 @@ impl LoginStarter for LoopbackLogins {
         let is_elsewhere = self.is_exposed && caller != Caller::local();
         Box::pin(async move {
             if is_elsewhere {
-                let message = "the browser of the caller may be on another machine";
+                let message = format!(
+                    "the browser of the caller may be on another machine; run `toolcrib login {} --as {}` on this one",
+                    server.id,
+                    caller.as_str()
+                );
                 return Err(OAuthError::new(OAuthErrorKind::NotOffered, message));
             }
             start(&server, &logins).await

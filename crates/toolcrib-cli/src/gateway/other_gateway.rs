@@ -54,6 +54,11 @@ impl OtherGateway {
         holder.is_some_and(|holder| holder.auto_started)
     }
 
+    /// Returns whether it holds the lock at this path.
+    pub(super) fn is_at(&self, lock: &Path) -> bool {
+        self.lock == lock
+    }
+
     /// Asks it to stop and waits until it is gone. It waits for calls in flight for `drain`.
     ///
     /// # Errors

@@ -43,6 +43,11 @@ impl InheritedListeners {
         Ok(inherited)
     }
 
+    /// Returns whether no socket was passed.
+    pub(super) fn is_empty(&self) -> bool {
+        self.tcp.is_none() && self.unix.is_none()
+    }
+
     fn add(&mut self, fd: OwnedFd) -> io::Result<()> {
         let is_taken = match rustix::net::getsockname(&fd)?.address_family() {
             AddressFamily::UNIX => {

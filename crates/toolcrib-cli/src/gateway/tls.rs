@@ -3,11 +3,13 @@
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, SystemTime};
 
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 use tokio::io::AsyncWriteExt as _;
@@ -20,9 +22,9 @@ use toolcrib::config::{Problem, ProblemScope, TlsSpec};
 use toolcrib::util::clock;
 use toolcrib::util::format::format_timestamp;
 use toolcrib::util::locks::IgnorePoison as _;
-use toolcrib_serve::{ConnectionPeer, OpenedConnection};
+use toolcrib_serve::{ConnectionPeer, HttpGateway, OpenedConnection, StreamFuture, serve_after_handshake};
 
-use super::client_certificate::{read_expiry, read_names};
+use super::client_certificate::{CertificateConnection, read_expiry, read_names};
 use crate::command_error::{CommandError, ProblemReport};
 use crate::sources::FileStamp;
 
@@ -51,12 +53,16 @@ struct TlsState {
     in_use: LoadedTls,
     /// Why the files cannot be used, if they were read without success.
     problem: Option<ProblemReport>,
+    /// Open connections whose client presented a certificate.
+    connections: Vec<Weak<CertificateConnection>>,
 }
 
 /// The certificates and the key in use.
 #[derive(Debug)]
 struct LoadedTls {
     config: Arc<ServerConfig>,
+    /// Verifies certificates of clients; absent if they are not asked for one.
+    verifier: Option<Arc<dyn ClientCertVerifier>>,
     cert: PathBuf,
     expires: Option<SystemTime>,
 }
@@ -87,6 +93,7 @@ impl ServerTls {
                 read_files,
                 in_use,
                 problem: None,
+                connections: Vec::new(),
             }),
         };
         tls.problem().into_iter().for_each(|problem| tracing::warn!("{problem}"));
@@ -118,9 +125,11 @@ impl ServerTls {
         state.read_files = read_files;
         match loaded {
             Ok(loaded) => {
+                let verifier = loaded.verifier.clone();
                 state.in_use = loaded;
                 state.problem = None;
                 drop(state);
+                self.close_connections(|connection| !connection.is_accepted_by(verifier.as_deref()));
                 self.problem().into_iter().for_each(|problem| tracing::warn!("{problem}"));
             }
             Err(problem) => {
@@ -151,18 +160,58 @@ impl ServerTls {
         while stop.run_until_cancelled(sleep(POLL_INTERVAL)).await.is_some() {
             let tls = self.clone();
             // A panic has been logged.
-            let _ = tokio::task::spawn_blocking(move || tls.reload_if_changed()).await;
+            let _ = tokio::task::spawn_blocking(move || {
+                tls.reload_if_changed();
+                let now = clock::wall_time();
+                tls.close_connections(|connection| connection.has_expired(now));
+            })
+            .await;
         }
     }
 
-    /// Performs the handshake of a connection.
+    /// Closes the open connections to which this applies.
+    fn close_connections(&self, must_close: impl Fn(&CertificateConnection) -> bool) {
+        let mut state = self.state();
+        state.connections.retain(|connection| connection.strong_count() > 0);
+        let connections = state.connections.clone();
+        drop(state);
+        for connection in connections.iter().filter_map(Weak::upgrade) {
+            if must_close(&connection) {
+                connection.close();
+            }
+        }
+    }
+
+    /// Serves a connection until it ends, or until the certificate of its client is no longer accepted.
     ///
     /// # Cancel safety
-    /// Dropping the future closes the connection.
-    pub(super) async fn accept(
+    /// As [`serve_after_handshake`].
+    pub(super) async fn serve(
+        self: Arc<Self>,
+        stream: TcpStream,
+        peer: ConnectionPeer,
+        http: Arc<HttpGateway>,
+        stop: CancellationToken,
+    ) -> Option<StreamFuture> {
+        let connection = Arc::<CertificateConnection>::default();
+        let handshake = self.accept(stream, peer, connection.clone());
+        let served = serve_after_handshake(handshake, http, stop);
+        let stream = connection.closed().run_until_cancelled(served).await??;
+        if !connection.has_certificate() {
+            return Some(stream);
+        }
+        Some(Box::pin(async move {
+            // The stream has ended or is dropped, which closes the connection.
+            let _ = connection.closed().run_until_cancelled(stream).await;
+        }))
+    }
+
+    /// Performs the handshake of a connection.
+    async fn accept(
         self: Arc<Self>,
         mut stream: TcpStream,
         peer: ConnectionPeer,
+        connection: Arc<CertificateConnection>,
     ) -> io::Result<OpenedConnection<TlsStream<TcpStream>>> {
         let mut first = [0];
         if stream.peek(&mut first).await? == 1 && first[0] != HANDSHAKE_RECORD {
@@ -170,16 +219,33 @@ impl ServerTls {
             stream.shutdown().await?;
             return Err(io::Error::new(ErrorKind::InvalidData, "the client does not speak TLS"));
         }
-        let acceptor = TlsAcceptor::from(self.state().in_use.config.clone());
-        let io = acceptor.accept(stream).await?;
+        let config = self.state().in_use.config.clone();
+        let io = TlsAcceptor::from(config.clone()).accept(stream).await?;
         let certificate = match io.get_ref().1.peer_certificates() {
-            Some([certificate, ..]) => {
+            Some(chain @ [certificate, ..]) => {
                 let unreadable = || io::Error::new(ErrorKind::InvalidData, "the certificate cannot be read");
-                Some(read_names(certificate).ok_or_else(unreadable)?)
+                let names = read_names(certificate).ok_or_else(unreadable)?;
+                connection.set_certificate(chain);
+                self.add_connection(&connection, &config);
+                Some(names)
             }
             _ => None,
         };
         Ok(OpenedConnection { io, peer: peer.with_tls(certificate) })
+    }
+
+    /// Adds an open connection, and checks its certificate again if other files were read since its handshake began.
+    fn add_connection(&self, connection: &Arc<CertificateConnection>, used: &Arc<ServerConfig>) {
+        let mut state = self.state();
+        state.connections.push(Arc::downgrade(connection));
+        if Arc::ptr_eq(&state.in_use.config, used) {
+            return;
+        }
+        let verifier = state.in_use.verifier.clone();
+        drop(state);
+        if !connection.is_accepted_by(verifier.as_deref()) {
+            connection.close();
+        }
     }
 }
 
@@ -207,17 +273,10 @@ fn load(spec: &TlsSpec) -> Result<LoadedTls, Box<Problem>> {
     let builder = ServerConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
         .map_err(|error| file_problem(&spec.cert, error.to_string(), "report this as a bug"))?;
-    let builder = match &spec.client_ca {
+    let verifier = spec.client_ca.as_deref().map(|file| load_verifier(file, provider)).transpose()?;
+    let builder = match &verifier {
         None => builder.with_no_client_auth(),
-        Some(file) => {
-            let roots = Arc::new(read_roots(file)?);
-            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
-            // Callers with a token need no certificate.
-            let verifier = verifier.allow_unauthenticated().build();
-            builder.with_client_cert_verifier(
-                verifier.map_err(|error| file_problem(file, error.to_string(), CERTIFICATES_HINT))?,
-            )
-        }
+        Some(verifier) => builder.with_client_cert_verifier(verifier.clone()),
     };
     let mut config = builder.with_single_cert(certificates, key).map_err(|error| match error {
         rustls::Error::InconsistentKeys(_) => {
@@ -232,7 +291,18 @@ fn load(spec: &TlsSpec) -> Result<LoadedTls, Box<Problem>> {
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
     }
-    Ok(LoadedTls { config: Arc::new(config), cert: spec.cert.clone(), expires })
+    Ok(LoadedTls { config: Arc::new(config), verifier, cert: spec.cert.clone(), expires })
+}
+
+/// Reads the authorities whose certificates clients may present. Callers with a token need no certificate.
+fn load_verifier(
+    file: &Path,
+    provider: Arc<CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, Box<Problem>> {
+    let roots = Arc::new(read_roots(file)?);
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
+    let verifier = verifier.allow_unauthenticated().build();
+    verifier.map_err(|error| file_problem(file, error.to_string(), CERTIFICATES_HINT))
 }
 
 const CERTIFICATES_HINT: &str =

@@ -29,6 +29,8 @@ pub(super) struct Segment {
     /// The position of its first record.
     pub(super) first: u64,
     size: u64,
+    /// When the last record was written.
+    modified: SystemTime,
 }
 
 impl Segment {
@@ -58,7 +60,8 @@ pub(super) fn list(folder: &Path) -> io::Result<Vec<Segment>> {
         let name = entry.file_name();
         let first = name.to_str().and_then(|name| u64::from_str_radix(name.strip_suffix(SUFFIX)?, 16).ok());
         if let (Some(first), Ok(metadata)) = (first, entry.metadata()) {
-            segments.push(Segment { path: entry.path(), first, size: metadata.len() });
+            let modified = metadata.modified()?;
+            segments.push(Segment { path: entry.path(), first, size: metadata.len(), modified });
         }
     }
     segments.sort_by_key(|segment| segment.first);
@@ -68,7 +71,11 @@ pub(super) fn list(folder: &Path) -> io::Result<Vec<Segment>> {
 /// Returns the files that can have records from this position on, the oldest first.
 pub(super) fn list_from(folder: &Path, position: u64) -> io::Result<Vec<Segment>> {
     let mut segments = list(folder)?;
-    let needed = segments.iter().rposition(|segment| segment.first <= position).unwrap_or(0);
+    let mut needed = segments.iter().rposition(|segment| segment.first <= position).unwrap_or(0);
+    // A gateway that was replaced writes its last records to a file of its own, beside that of the next one.
+    while needed > 0 && segments[needed - 1].modified >= time_of_id(position) {
+        needed -= 1;
+    }
     segments.drain(..needed);
     Ok(segments)
 }
@@ -96,7 +103,8 @@ pub(super) struct OpenedWriter {
 }
 
 impl SegmentWriter {
-    /// Opens the newest file again, without an incomplete record at its end.
+    /// Opens the newest file again, without an incomplete record at its end. A file that another process still writes is left to
+    /// it: the next record begins another one.
     pub(super) fn open(folder: &Path, spec: HistorySpec) -> io::Result<OpenedWriter> {
         create_private_folder(folder)?;
         let mut writer = Self { folder: folder.to_owned(), spec, open: None };
@@ -105,10 +113,10 @@ impl SegmentWriter {
             let bytes = newest.read()?;
             let mut records = Records::new(&bytes);
             last = records.by_ref().map(|record| record.seq()).last().unwrap_or(newest.first);
-            if !bytes.is_empty() {
-                let Segment { path, first, .. } = newest;
-                let size = (MAGIC.len() + bytes.len() - records.unread_bytes()) as u64;
-                let file = File::options().append(true).open(&path)?;
+            let Segment { path, first, .. } = newest;
+            let size = (MAGIC.len() + bytes.len() - records.unread_bytes()) as u64;
+            let file = File::options().append(true).open(&path)?;
+            if !bytes.is_empty() && file.try_lock().is_ok() {
                 file.set_len(size)?;
                 writer.open = Some(OpenSegment { file, path, first, size });
             }
@@ -155,6 +163,8 @@ impl SegmentWriter {
         create_private_folder(&self.folder)?;
         let path = self.folder.join(format!("{first:016x}{SUFFIX}"));
         let mut file = File::options().append(true).create(true).mode(0o600).open(&path)?;
+        // Released when the file is closed. Fails where the file system has no locks.
+        let _ = file.try_lock();
         file.write_all(MAGIC)?;
         Ok(OpenSegment { file, path, first, size: MAGIC.len() as u64 })
     }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rcgen::{
@@ -238,6 +238,60 @@ async fn changed_files_are_used_without_closing_connections() {
     let mut response = Vec::new();
     open.read_to_end(&mut response).await.unwrap();
     assert!(String::from_utf8(response).unwrap().contains("caller `human`"), "an open connection goes on");
+    drop(gateway);
+}
+
+/// Opens a connection and sends a request on it. Returns it after the head of the response.
+async fn open(client: &TlsClient, identity: &Identity, path: &str) -> TlsStream<TcpStream> {
+    let mut stream = client.connect(Some(identity), b"http/1.1").await.unwrap();
+    let head = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut response = Vec::new();
+    while !response.ends_with(b"\r\n\r\n") {
+        response.push(stream.read_u8().await.unwrap());
+    }
+    assert!(response.starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(&response));
+    stream
+}
+
+/// Waits until the gateway has closed a connection, and returns the time that it took.
+async fn closed_after(stream: &mut TlsStream<TcpStream>) -> Duration {
+    let started = Instant::now();
+    let mut rest = Vec::new();
+    // A connection that is closed without a TLS alert is an error.
+    let _ = timeout(Duration::from_secs(60), stream.read_to_end(&mut rest)).await.unwrap();
+    started.elapsed()
+}
+
+#[tokio::test]
+async fn connection_ends_when_its_certificate_is_no_longer_accepted() {
+    let servers = authority("servers");
+    let removed = authority("removed");
+    let kept = authority("kept");
+    let home = Home::new(CALLERS);
+    write_identity(&home, &server_identity(&servers));
+    std::fs::write(home.0.file("clients.pem"), removed.pem() + &kept.pem()).unwrap();
+    let gateway = home.0.serve();
+    let client = TlsClient::new(gateway.address, &servers);
+    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap();
+    let short_lived = issue(&kept, |params| {
+        params.subject_alt_names.push(SanType::DnsName("ci-1.example.org".try_into().unwrap()));
+        params.not_after = date_time_ymd(1970, 1, 1) + now + Duration::from_secs(3);
+    });
+    let mut expiring = open(&client, &short_lived, "/api/v1/events").await;
+    let one = client_identity(&removed, "ci-2.example.org");
+    let mut stream = open(&client, &one, "/api/v1/events").await;
+    let mut idle = open(&client, &one, "/healthz").await;
+    let mut other = open(&client, &client_identity(&kept, "ci-3.example.org"), "/api/v1/events").await;
+
+    std::fs::write(home.0.file("clients.pem"), kept.pem()).unwrap();
+    for ended in [&mut stream, &mut idle, &mut expiring] {
+        let elapsed = closed_after(ended).await;
+        assert!(elapsed < Duration::from_secs(5), "{elapsed:?}");
+    }
+    assert_eq!(caller(client.status(Some(&one), None).await), "no connection");
+    let open = timeout(Duration::from_millis(100), other.read_u8()).await;
+    assert!(open.is_err(), "a certificate of the other authority stays accepted: {open:?}");
     drop(gateway);
 }
 

@@ -30,6 +30,9 @@ const MAX_TOKENS: usize = 10_000;
 const MAX_TOKEN_BYTES: usize = 16 << 20;
 /// Logins at the same time.
 const MAX_LOGINS: usize = 10_000;
+/// Client programs at which one caller is logged in at the same time. Without this limit, one caller could use all logins: at many
+/// authorization servers anyone can register clients.
+const MAX_CLIENTS: usize = 100;
 /// Longest time between two looks for logins that have expired.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(5);
 /// Bytes at the end of a token by which it is looked up. They belong to its signature, which differs for each token.
@@ -213,12 +216,12 @@ impl IssuedCallers {
     /// Returns the access of a token that was verified before, or why it is refused; `None` if it is not known.
     pub(crate) fn find(
         &self,
-        token: &str,
+        token: &[u8],
         resource: impl FnOnce() -> ResourceUrl,
     ) -> Option<Result<Arc<AuthenticatedCaller>, TokenError>> {
         let tail = tail(token)?;
         let state = self.lock();
-        let seen = state.tokens.get(&tail).filter(|seen| seen.token.expose() == token)?;
+        let seen = state.tokens.get(&tail).filter(|seen| seen.token.expose().as_bytes() == token)?;
         if wall_time() >= seen.expires {
             return Some(Err(TokenError::Expired));
         }
@@ -254,14 +257,15 @@ impl IssuedCallers {
         verified: VerifiedToken,
         rights: IssuedRights,
     ) -> Option<Result<Arc<AuthenticatedCaller>, TokenError>> {
-        let tail = tail(token)?;
+        let tail = tail(token.as_bytes())?;
         let mut state = self.lock();
         if state.is_replaced {
             return None;
         }
         let login = LoginKey { rights, client: verified.client.clone() };
-        let Some(access) = state.log_in(&login, &verified) else {
-            return Some(Err(TokenError::TooManyLogins));
+        let access = match state.log_in(&login, &verified) {
+            Ok(access) => access,
+            Err(error) => return Some(Err(error)),
         };
         let access = Arc::new(AuthenticatedCaller { scopes: Some(verified.scopes.into()), ..access });
         state.insert_token(
@@ -315,7 +319,7 @@ impl IssuedCallers {
         if state.is_replaced {
             return None;
         }
-        let access = state.log_in(&login, &token)?;
+        let access = state.log_in(&login, &token).ok()?;
         let needs_task = !std::mem::replace(&mut state.has_expiry_task, true);
         drop(state);
         if needs_task {
@@ -350,24 +354,27 @@ async fn revoke_expired(issued: Weak<IssuedCallers>) {
 }
 
 impl IssuedState {
-    /// Returns the access of a login, which lasts at least as long as the token. Returns `None` if there are too many logins.
-    fn log_in(&mut self, key: &LoginKey, token: &VerifiedToken) -> Option<AuthenticatedCaller> {
+    /// Returns the access of a login, which lasts at least as long as the token. Fails if there are too many logins.
+    fn log_in(&mut self, key: &LoginKey, token: &VerifiedToken) -> Result<AuthenticatedCaller, TokenError> {
         let remaining = token.expires.duration_since(wall_time()).unwrap_or_default();
         // A time that the clock cannot express is as good as never.
         let never = Duration::from_secs(365 * 24 * 60 * 60);
         let expires = Expiry { wall: token.expires, instant: Instant::now() + remaining.min(never) };
-        let is_full = self.logins.len() >= MAX_LOGINS;
         if let Some(login) = self.logins.get_mut(key) {
             if expires.wall > login.expires.wall {
                 login.expires = expires;
             }
             login.claimed_groups.clone_from(&token.groups);
-            return Some(login.access.clone());
+            return Ok(login.access.clone());
         }
-        if is_full {
-            return None;
+        if self.logins.len() >= MAX_LOGINS {
+            return Err(TokenError::TooManyLogins);
         }
         let rights = &key.rights;
+        let is_own = |other: &&LoginKey| other.rights.name == rights.name;
+        if self.logins.keys().filter(is_own).count() >= MAX_CLIENTS {
+            return Err(TokenError::TooManyClients);
+        }
         let caller = Caller::with_groups(&rights.name, rights.groups.iter().cloned());
         let caller = caller.with_admin(rights.admin).with_metrics(rights.metrics);
         let caller = rights.profile.iter().fold(caller, |caller, profile| caller.with_profile(profile));
@@ -380,7 +387,7 @@ impl IssuedState {
             expires,
         };
         self.logins.insert(key.clone(), login);
-        Some(access)
+        Ok(access)
     }
 
     fn insert_token(&mut self, tail: TokenTail, token: SeenToken) {
@@ -426,6 +433,6 @@ impl LoginKey {
     }
 }
 
-fn tail(token: &str) -> Option<TokenTail> {
-    token.as_bytes().last_chunk().copied()
+fn tail(token: &[u8]) -> Option<TokenTail> {
+    token.last_chunk().copied()
 }

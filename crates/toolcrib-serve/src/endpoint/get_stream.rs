@@ -51,7 +51,7 @@ pub(super) async fn open(
         return refuse(StatusCode::CONFLICT, "this session already has an open notification stream");
     };
     let watcher = ChangeWatcher::new(conn.gateway.service.clone(), session.client.scope.clone());
-    let ends = [session.ended.clone(), conn.stop.clone()];
+    let ends = [session.ended.clone(), conn.stop.clone(), conn.gateway.draining.token()];
     let client = session.client.clone();
     let questions = Arc::<IdleQuestions>::default();
     let weak_questions = Arc::downgrade(&questions);
@@ -119,7 +119,7 @@ pub(super) struct GetStream<H> {
     last: Option<Vec<u8>>,
     next: Option<NextMessages<H>>,
     /// Each of them ends the stream.
-    ends: [CancellationToken; 2],
+    ends: [CancellationToken; 3],
     questions: Option<Arc<IdleQuestions>>,
     _hold: Option<StreamHold>,
 }
@@ -132,7 +132,7 @@ impl<H: ChangeSink + 'static> GetStream<H> {
         watcher: ChangeWatcher,
         sink: H,
         hold: Option<StreamHold>,
-        ends: [CancellationToken; 2],
+        ends: [CancellationToken; 3],
         first: VecDeque<Vec<u8>>,
         last: Option<Vec<u8>>,
     ) -> Self {
@@ -150,13 +150,14 @@ impl<H: ChangeSink + 'static> GetStream<H> {
 fn next_messages<H: ChangeSink + 'static>(
     mut watcher: ChangeWatcher,
     mut sink: H,
-    ends: [CancellationToken; 2],
+    ends: [CancellationToken; 3],
 ) -> NextMessages<H> {
     Box::pin(async move {
         let messages = tokio::select! {
             biased;
             () = ends[0].cancelled() => None,
             () = ends[1].cancelled() => None,
+            () = ends[2].cancelled() => None,
             messages = watcher.next_messages(&mut sink) => messages,
         };
         messages.map(|messages| (messages, watcher, sink))

@@ -61,6 +61,7 @@ pub(super) async fn open(
         return error_response(status, Some(&request.id), code::INVALID_REQUEST, message);
     };
     spawn_expiry_task(conn, &session);
+    gateway.sessions.report_new(&session.id);
     if let Err(error) = gateway.sessions.save(&session.id).await {
         gateway.sessions.discard(&session.id);
         return session_error(conn, Some(&request.id), SessionError::StoreUnavailable(error));
@@ -123,6 +124,9 @@ pub(super) async fn find(
     if let Some(session) = sessions.find(id, scope) {
         return Ok(session);
     }
+    if sessions.has_inherited() {
+        return Box::pin(continue_inherited(conn, scope, id)).await;
+    }
     if !sessions.is_shared() {
         return Err(SessionError::Unknown);
     }
@@ -131,6 +135,22 @@ pub(super) async fn find(
         RestoredSession::Unknown => Err(SessionError::Unknown),
         RestoredSession::OpenElsewhere => Err(SessionError::Moving),
     }
+}
+
+/// Continues a session of the gateway that this one has replaced.
+async fn continue_inherited(
+    conn: &ConnectionContext,
+    scope: &EndpointScope,
+    id: &str,
+) -> Result<SessionRef, SessionError> {
+    let account = conn.memory(&scope.access);
+    let Some(claim) = account.claim(SESSION_SIZE) else {
+        return Err(SessionError::NoMemory(account.refusal("the session was not continued")));
+    };
+    let sessions = &conn.gateway.sessions;
+    let continued = sessions.continue_inherited(&conn.gateway.service, id, scope, claim).await;
+    spawn_expiry_task(conn, &continued.ok_or(SessionError::Unknown)?);
+    sessions.find(id, scope).ok_or(SessionError::Unknown)
 }
 
 /// Opens a session of another gateway here.
@@ -200,23 +220,18 @@ pub(super) async fn handle_without_response(
 
 /// Handles a notification or a reply in a session.
 pub(super) fn receive(conn: &ConnectionContext, session: &Session, message: ClientMessage) {
+    conn.gateway.sessions.pass_back(session, &message);
     match message {
-        ClientMessage::Notification { method, params } if method == CANCELLED => {
-            let params = params.and_then(|params| Object::parse(&params).ok());
-            session.client.cancel(params.as_ref());
-        }
         ClientMessage::Notification { method, .. } if method == ROOTS_CHANGED => {
             session.client.roots_changed(&conn.gateway.service);
         }
-        ClientMessage::Notification { method, params } if method == PROGRESS => {
-            session.client.questions.report_progress(params.as_ref());
-        }
-        ClientMessage::Notification { method, params } => {
+        ClientMessage::Notification { method, params }
+            if !matches!(method.as_str(), CANCELLED | PROGRESS) =>
+        {
             let gateway = &conn.gateway;
             session.client.forward_notification(&gateway.service, &gateway.tasks, method, params);
         }
-        ClientMessage::Response { id, payload: answer } => session.client.questions.answer(&id, answer),
-        ClientMessage::Request { .. } => {}
+        message => session.client.receive_reply(message),
     }
 }
 
@@ -234,7 +249,9 @@ pub(super) async fn respond(
     let id = request.id.clone();
     let accepts_events = request.accepts_events;
     let Some(log) = start(conn, &session, request) else { return duplicate_id(&id) };
-    match log.wait_for_start(accepts_events).await {
+    let start = log.wait_for_start(accepts_events).await;
+    conn.gateway.sessions.report_change(&session);
+    match start {
         ResponseStart::Complete(response) => {
             complete_response(conn, &session.client.scope.access, StatusCode::OK, &id, &response)
         }

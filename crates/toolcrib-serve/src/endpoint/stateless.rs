@@ -111,7 +111,7 @@ async fn open_listen_stream(
     if stream.is_empty() {
         ended.cancel();
     }
-    let ends = [ended, conn.stop.clone()];
+    let ends = [ended, conn.stop.clone(), conn.gateway.draining.token()];
     event_response(ResponseBody::events(GetStream::new(watcher, stream, None, ends, first, Some(last))))
 }
 

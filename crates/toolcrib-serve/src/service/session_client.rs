@@ -4,13 +4,16 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use serde_json::json;
 use tokio_util::task::TaskTracker;
 use toolcrib::model::event::ServerNotification;
 use toolcrib::protocol::era::capabilities::{ClientCapabilities, LogLevel};
-use toolcrib::protocol::era::client::{self, SET_LEVEL, SUBSCRIBE, TASK_STATUS, UNSUBSCRIBE};
+use toolcrib::protocol::era::client::{
+    self, CANCELLED, PROGRESS, SET_LEVEL, SUBSCRIBE, TASK_STATUS, UNSUBSCRIBE,
+};
 use toolcrib::protocol::era::handshake::declares_capability;
 use toolcrib::protocol::json::object::{Object, to_json_string};
-use toolcrib::protocol::jsonrpc::{RequestId, ResponsePayload, code, encode_notification};
+use toolcrib::protocol::jsonrpc::{ClientMessage, RequestId, ResponsePayload, code, encode_notification};
 use toolcrib::protocol::versions::{Era, Revision};
 use toolcrib::store::StoreResult;
 use toolcrib::util::clock::wall_time;
@@ -117,6 +120,18 @@ impl SessionClientState {
         let shared = self.shared.as_ref()?;
         let log_level = *self.log_level.lock().ignore_poison();
         Some(shared.put(&self.scope, log_level, self.subscribed_uris(), ttl))
+    }
+
+    /// Returns the record with which another process can continue the session.
+    pub(crate) fn to_record(&self) -> SessionRecord {
+        let client_info =
+            json!({"name": self.scope.client_name.as_deref(), "version": self.version.as_deref()});
+        let mut params = Object::default();
+        params.set_unchecked("protocolVersion", to_json_string(self.revision.as_str()));
+        params.set_unchecked("capabilities", self.capabilities.as_json().clone());
+        params.set_unchecked("clientInfo", client_info.to_string());
+        let log_level = *self.log_level.lock().ignore_poison();
+        SessionRecord::new(&self.scope, params, log_level, self.subscribed_uris())
     }
 
     /// Returns the URIs of the resources that the client has subscribed to.
@@ -343,6 +358,21 @@ impl SessionClientState {
     pub(crate) fn cancel(&self, params: Option<&Object>) {
         self.questions.set_cancel_reason(params);
         self.in_flight.cancel(params);
+    }
+
+    /// Handles an answer to a question, progress of an answer, or the cancellation of a request; other messages are ignored.
+    pub(crate) fn receive_reply(&self, message: ClientMessage) {
+        match message {
+            ClientMessage::Notification { method, params } if method == CANCELLED => {
+                let params = params.and_then(|params| Object::parse(&params).ok());
+                self.cancel(params.as_ref());
+            }
+            ClientMessage::Notification { method, params } if method == PROGRESS => {
+                self.questions.report_progress(params.as_ref());
+            }
+            ClientMessage::Response { id, payload: answer } => self.questions.answer(&id, answer),
+            ClientMessage::Notification { .. } | ClientMessage::Request { .. } => {}
+        }
     }
 
     /// Cancels all requests and subscriptions.

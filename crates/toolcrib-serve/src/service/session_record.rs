@@ -37,9 +37,33 @@ pub(crate) struct SessionRecord {
 }
 
 impl SessionRecord {
+    /// Creates the record of a session that this process alone uses; `params` are those of the client's first request.
+    pub(crate) fn new(
+        scope: &EndpointScope,
+        params: Object,
+        log_level: Option<LogLevel>,
+        subscriptions: Vec<String>,
+    ) -> Self {
+        Self {
+            view: scope.view.clone(),
+            caller: scope.caller().clone(),
+            credential: scope.access.credential.clone(),
+            writer: "".into(),
+            owner: None,
+            params,
+            log_level,
+            subscriptions,
+        }
+    }
+
     pub(crate) fn to_bytes(&self) -> Bytes {
+        self.to_json().to_string().into()
+    }
+
+    /// Returns the record as JSON.
+    pub(crate) fn to_json(&self) -> Value {
         let params: Value = serde_json::from_slice(&self.params.to_bytes()).unwrap_or_default();
-        let record = json!({
+        json!({
             "caller": self.caller.as_str(),
             "profile": self.caller.profile(),
             "server": self.view.server().map(ServerId::as_str),
@@ -49,13 +73,16 @@ impl SessionRecord {
             "params": params,
             "logLevel": self.log_level.map(LogLevel::as_str),
             "subscriptions": self.subscriptions,
-        });
-        record.to_string().into()
+        })
     }
 
     /// Parses a record. Returns `None` for one of another version.
     pub(crate) fn parse(bytes: &Bytes) -> Option<Self> {
-        let record: Value = serde_json::from_slice(bytes).ok()?;
+        Self::from_json(&serde_json::from_slice(bytes).ok()?)
+    }
+
+    /// Reads a record from JSON. Returns `None` for one of another version.
+    pub(crate) fn from_json(record: &Value) -> Option<Self> {
         let caller = Caller::new(record["caller"].as_str()?);
         let caller = match record["profile"].as_str() {
             Some(profile) => caller.with_profile(profile),
@@ -160,14 +187,9 @@ impl SharedSession {
         ttl: Duration,
     ) -> StoreResult<()> {
         let record = SessionRecord {
-            view: scope.view.clone(),
-            caller: scope.caller().clone(),
-            credential: scope.access.credential.clone(),
             writer: self.writer.clone(),
             owner: self.owner.clone(),
-            params: self.params.clone(),
-            log_level,
-            subscriptions,
+            ..SessionRecord::new(scope, self.params.clone(), log_level, subscriptions)
         };
         self.store.put(self.key(), record.to_bytes(), Some(ttl))
     }

@@ -80,6 +80,11 @@ impl PendingQuestions {
         self.state().last_number = number;
     }
 
+    /// Returns the number of the last question.
+    pub(crate) fn last_number(&self) -> u64 {
+        self.state().last_number
+    }
+
     /// Adds a question and returns its number and the request to send. `None` if the client can no longer be asked.
     fn add(&self, question: ServerRequest) -> Option<(u64, Vec<u8>)> {
         let mut state = self.state();

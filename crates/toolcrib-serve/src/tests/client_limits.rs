@@ -256,7 +256,6 @@ async fn partial_head_is_parsed_once() {
         clients: ConnectionClients::default(),
         gateway: gateway.state.clone(),
         peer: Entrypoint::Tcp.into(),
-        is_proxy: false,
         meta_reader: RequestMetaReader::default(),
         stop: gateway.stop.clone(),
         login: ConnectionLogin::new(None),

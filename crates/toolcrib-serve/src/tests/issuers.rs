@@ -9,6 +9,8 @@ use toolcrib::{Policy, Profile};
 
 use super::*;
 use crate::callers::AuthenticatedCaller;
+use crate::connection_peer::ConnectionPeer;
+use crate::resource::ResourceUrl;
 
 /// An issuer whose keys are in a file.
 struct TestIssuer {
@@ -73,9 +75,12 @@ async fn ping(gateway: &TestGateway, session: &str, token: &str) -> String {
 }
 
 fn authenticate(gateway: &TestGateway, token: &str) -> Option<Arc<AuthenticatedCaller>> {
-    let resource =
-        crate::resource::ResourceUrl { base: "http://localhost".to_owned(), path: "/mcp".to_owned() };
-    gateway.state.callers.issued()?.find(token, || resource)?.ok()
+    let resource = ResourceUrl {
+        base: "http://localhost".to_owned(),
+        path: "/mcp".to_owned(),
+        ..ResourceUrl::default()
+    };
+    gateway.state.callers.issued()?.find(token.as_bytes(), || resource)?.ok()
 }
 
 fn challenge(response: &str) -> &str {
@@ -155,6 +160,45 @@ async fn token_is_accepted_only_where_audience_and_scope_allow() {
     assert!(
         challenge(&expired).contains("error=\"invalid_token\", error_description=\"the token has expired\"")
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn token_for_localhost_is_refused_from_another_machine() {
+    let issuer = TestIssuer::new();
+    let gateway = issuer.gateway("");
+    let token = issuer.token(60, &json!({}));
+    for _ in 0..2 {
+        for (peer, expected) in [("127.0.0.1", "200"), ("::ffff:127.0.0.1", "200"), ("192.0.2.1", "401")] {
+            let (mut ours, theirs) = tokio::io::duplex(1 << 20);
+            let peer = ConnectionPeer::new(Entrypoint::Tcp, peer.parse().unwrap());
+            gateway.tasks.spawn(serve_connection(theirs, gateway.state.clone(), peer, gateway.stop.clone()));
+            let head = "POST /mcp HTTP/1.1|Host: localhost|Connection: close|Content-Type: application/json";
+            let head = format!(
+                "{head}|Accept: application/json, text/event-stream|Authorization: Bearer {token}|Content-Length: {}||",
+                INITIALIZE.len()
+            );
+            ours.write_all((head.replace('|', "\r\n") + INITIALIZE).as_bytes()).await.unwrap();
+            let response = Client(ours).read_to_end().await;
+            assert_eq!(status(&response), expected, "{response}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn logins_of_one_caller_are_limited() {
+    let issuer = TestIssuer::new();
+    let gateway = issuer.gateway("");
+    let log_in = async |client: usize, caller: &str| {
+        let token = issuer.token(60, &json!({"client_id": client.to_string(), "sub": caller}));
+        initialize(&gateway, "/mcp", &token).await
+    };
+    for client in 0..100 {
+        assert_eq!(status(&log_in(client, "ada").await), "200", "{client}");
+    }
+    let refused = log_in(100, "ada").await;
+    assert!(refused.contains("the caller is logged in at too many clients"), "{refused}");
+    assert_eq!(status(&log_in(99, "ada").await), "200", "a client that is logged in");
+    assert_eq!(status(&log_in(100, "bob").await), "200", "another caller");
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,6 +2,8 @@
 
 use std::sync::Mutex;
 
+use toolcrib::config::CertificateNames;
+
 use super::*;
 use crate::connection_peer::ConnectionPeer;
 use crate::http::{OpenedConnection, serve_after_handshake};
@@ -41,8 +43,11 @@ impl ProxiedGateway {
 
     /// Opens a connection of this peer.
     fn connect(&self, peer: &str) -> Client {
+        self.connect_as(ConnectionPeer::new(Entrypoint::Tcp, peer.parse().unwrap()))
+    }
+
+    fn connect_as(&self, peer: ConnectionPeer) -> Client {
         let (ours, theirs) = tokio::io::duplex(1 << 20);
-        let peer = ConnectionPeer::new(Entrypoint::Tcp, peer.parse().unwrap());
         let TestGateway { state, tasks, stop } = &self.gateway;
         tasks.spawn(serve_connection(theirs, state.clone(), peer, stop.clone()));
         Client(ours)
@@ -114,6 +119,23 @@ async fn remote_client_of_a_proxy_is_not_the_local_caller() {
     assert_eq!(gateway.status(PROXY, "|X-Forwarded-For: 127.0.0.1").await, "200");
     assert_eq!(gateway.status(PROXY, "|X-Forwarded-For: 127.0.0.1, ::1").await, "200");
     assert_eq!(gateway.status(PROXY, "").await, "200", "a program on the machine of the proxy");
+}
+
+#[tokio::test(start_paused = true)]
+async fn proxy_is_not_a_caller_by_its_certificate() {
+    let both = "[callers.bob]\ntoken = 'bob-token-0123456789'\nmtls = { san = 'proxy.example.org' }\n";
+    let gateway = ProxiedGateway::new(&format!("[callers.ci]\nmtls = {{ san = '*.example.org' }}\n{both}"));
+    let names = CertificateNames { alternative: vec!["proxy.example.org".to_owned()], subject: Vec::new() };
+    for (peer, headers, expected) in [
+        ("198.51.100.1", "", "200"),
+        (PROXY, CLIENT, "401"),
+        (PROXY, "", "401"),
+        (PROXY, &format!("{CLIENT}|Authorization: Bearer bob-token-0123456789"), "200"),
+    ] {
+        let peer = ConnectionPeer::new(Entrypoint::Tcp, peer.parse().unwrap()).with_tls(Some(names.clone()));
+        let mut client = gateway.connect_as(peer);
+        assert_eq!(request(&mut client, headers).await, expected, "{headers}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

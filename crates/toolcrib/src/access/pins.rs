@@ -108,6 +108,7 @@ impl Pins {
         }
         match approved_items::parse(value) {
             Ok(items) => {
+                state.last_checked = None;
                 let approved = items.map(|item| item.fingerprint);
                 state.unapproved.retain(|key, item| {
                     let known = approved.get(key.kind, &key.name);
@@ -139,7 +140,7 @@ impl Pins {
         if !has_items(listing) {
             return Ok(());
         }
-        let value = approved_items::encode(&approved_items::first_seen(listing));
+        let value = self.encode_first_seen(listing);
         match self.store.put_if_absent(self.key(), value.clone(), None).wait().await? {
             true => self.apply_value(&mut self.lock(), &value),
             false => {
@@ -192,9 +193,25 @@ impl Pins {
     }
 
     /// Compares a listing with the approved items. `is_complete` is `false` for the listing of one instance, which does not
-    /// say what other instances offer.
-    pub(crate) fn check_listing(&self, listing: &Listing, is_complete: bool) -> PinCheck {
+    /// say what other instances offer. Returns `None` if it is the complete listing that was compared last and the result is
+    /// the same: a catalog is built from the listings of all servers when one of them changes.
+    pub(crate) fn check_changed_listing(
+        &self,
+        listing: &Arc<Listing>,
+        is_complete: bool,
+    ) -> Option<PinCheck> {
         let mut state = self.lock_and_reload();
+        let last = state.last_checked.take();
+        if is_complete && last.as_ref().is_some_and(|last| Arc::ptr_eq(last, listing)) {
+            state.last_checked = last;
+            return None;
+        }
+        let check = self.compare(&mut state, listing, is_complete);
+        state.last_checked = (is_complete && !check.needs_load).then(|| listing.clone());
+        Some(check)
+    }
+
+    fn compare(&self, state: &mut PinState, listing: &Listing, is_complete: bool) -> PinCheck {
         let mut result = PinCheck { read_error: state.read_error.take(), ..PinCheck::default() };
         if state.approved.is_none() {
             // A server that offers nothing yet does not count as seen.
@@ -252,10 +269,7 @@ impl Pins {
         for _ in 0..MAX_WRITE_ATTEMPTS {
             let StoreReply::Ready(stored) = self.store.get(self.key()) else { return Ok(()) };
             let reply = match stored? {
-                None => {
-                    let value = approved_items::encode(&approved_items::first_seen(listing));
-                    self.store.put_if_absent(self.key(), value, None)
-                }
+                None => self.put_first_seen(listing),
                 Some(stored) => {
                     let Some(value) = complete_value(&stored, listing) else { return Ok(()) };
                     self.store.replace(self.key(), &stored, value, None)
@@ -268,6 +282,22 @@ impl Pins {
             }
         }
         Err(changed_too_often())
+    }
+
+    /// Stores the items of a server's first listing, unless there is a value. They are the approved ones here already, so the
+    /// file is not read again.
+    fn put_first_seen(&self, listing: &Listing) -> StoreReply<Result<bool, StoreError>> {
+        let reply = self.store.put_if_absent(self.key(), self.encode_first_seen(listing), None);
+        if matches!(reply, StoreReply::Ready(Ok(true))) {
+            self.lock().stamp = self.file.as_deref().and_then(PinFileStamp::read);
+        }
+        reply
+    }
+
+    /// Returns the items of a server's first listing in their stored form. Most fingerprints are known from checking it.
+    fn encode_first_seen(&self, listing: &Listing) -> Bytes {
+        let items = approved_items::first_seen(listing, |offered| self.lock().fingerprint(offered));
+        approved_items::encode(&items)
     }
 
     /// Returns how an item differs from the approved one, or `None` if it is approved. Does not read the file.
@@ -338,7 +368,8 @@ impl Pins {
                 state.unapproved.clone()
             };
             for (key, item) in &added {
-                items.insert(key.kind, key.name.clone(), ApprovedItem::new(key.kind, &item.definition));
+                let approved = ApprovedItem::new(key.kind, &item.definition, item.fingerprint);
+                items.insert(key.kind, key.name.clone(), approved);
             }
             if self.write(stored, approved_items::encode(&items)).await? {
                 return Ok(added);

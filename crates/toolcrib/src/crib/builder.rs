@@ -12,6 +12,7 @@ use tokio_util::task::TaskTracker;
 
 use super::build_error::{BuildError, check_supported};
 use super::handlers::{ClientOptions, spawn_notification_handler};
+use super::saved_usage::SavedUsageFile;
 use super::{Crib, CribInner, LISTINGS_FOLDER, ToolSearch};
 use crate::access::approvals::Approvals;
 use crate::access::expose::ExposeSettings;
@@ -38,9 +39,9 @@ use crate::search::Embedder;
 use crate::secrets::{SecretStore, SecretStoreHandle};
 
 use crate::spec::{Capacity, NameClash, Roster, ServerId, ServerSpec};
+use crate::store::usage_file::{self, UsageFile};
 use crate::store::{
     ContainedStore, MemoryStore, Replica, SigningKey, SigningKeyError, Store, StoreKind, StoreNotice,
-    usage_file,
 };
 use crate::supervisor::slots::SlotPool;
 use crate::supervisor::{SupervisorServices, memory_watch};
@@ -398,9 +399,10 @@ impl CribBuilder {
             observers_closed: Once::new(),
             search: ToolSearch::new(self.embedder),
             expose: RwLock::new(Arc::new(self.expose)),
+            saved_usage: usage_file.map(|file| SavedUsageFile { memory, file: UsageFile::new(file) }),
         });
-        if let Some(file) = usage_file {
-            spawn_usage_writer(&inner, &memory, file);
+        if let Some(saved) = &inner.saved_usage {
+            spawn_usage_writer(&inner, saved);
         }
         spawn_watchers(&inner, notices, catalog_sender);
         spawn_notification_handler(&inner);
@@ -524,11 +526,11 @@ fn open_memory_store(
     Arc::new(memory)
 }
 
-fn spawn_usage_writer(inner: &CribInner, memory: &Arc<MemoryStore>, file: PathBuf) {
-    let used = memory.usage_changed();
-    let memory = Arc::downgrade(memory);
+fn spawn_usage_writer(inner: &CribInner, saved: &SavedUsageFile) {
+    let used = saved.memory.usage_changed();
+    let memory = Arc::downgrade(&saved.memory);
     let snapshot = move || Some(memory.upgrade()?.usage_snapshot());
-    let writer = usage_file::save_on_change(file, used, snapshot, inner.stop_tasks.clone());
+    let writer = usage_file::save_on_change(saved.file.clone(), used, snapshot, inner.stop_tasks.clone());
     inner.router.services.tasks.spawn_boxed(writer);
 }
 

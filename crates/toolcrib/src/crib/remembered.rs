@@ -38,7 +38,7 @@ pub fn remembered_unapproved(spec: &ServerSpec, state_dir: &Path, pins_dir: &Pat
     let pins = PinStore::new(store, Some(pins_dir.to_owned()), TaskTracker::new()).for_server(spec);
     match (saved, pins) {
         (Some(saved), Some(pins)) => {
-            pins.check_listing(&saved.known.listing, true);
+            pins.check_changed_listing(&saved.known.listing, true);
             pins.unapproved_items()
         }
         _ => Vec::new(),

@@ -13,6 +13,8 @@ use crate::config::SignatureAlgorithm;
 
 /// Maximum number of keys of one issuer.
 const MAX_KEYS: usize = 100;
+/// Smallest RSA modulus, 2048 bits.
+const MIN_RSA_BYTES: usize = 256;
 /// Maximum size of a file with keys.
 const MAX_FILE_BYTES: u64 = 256 << 10;
 
@@ -49,7 +51,8 @@ impl KeySet {
         }
         let keys: Vec<PublicKey> = keys.iter().filter_map(PublicKey::from_json).collect();
         if keys.is_empty() {
-            return Err("it has no RSA, P-256, P-384 or Ed25519 key for signatures".to_owned());
+            return Err("it has no key for signatures: RSA with 2048 bits or more, P-256, P-384 or Ed25519"
+                .to_owned());
         }
         Ok(Self { keys })
     }
@@ -92,7 +95,10 @@ impl PublicKey {
             return None;
         }
         let material = match (text("kty")?, text("crv")) {
-            ("RSA", _) => KeyMaterial::Rsa { modulus: bytes("n")?, exponent: bytes("e")? },
+            ("RSA", _) => {
+                let modulus = bytes("n").filter(|modulus| modulus.len() >= MIN_RSA_BYTES)?;
+                KeyMaterial::Rsa { modulus, exponent: bytes("e")? }
+            }
             ("EC", Some("P-256")) => KeyMaterial::P256(point(32)?),
             ("EC", Some("P-384")) => KeyMaterial::P384(point(48)?),
             ("OKP", Some("Ed25519")) => KeyMaterial::Ed25519(bytes("x").filter(|x| x.len() == 32)?),

@@ -70,6 +70,14 @@ impl Signer {
         json!({"alg": "ES256", "kid": self.id, "typ": "JWT"})
     }
 
+    /// Returns the header with further members, or other values of its own.
+    fn header_with(&self, members: Value) -> String {
+        let Value::Object(members) = members else { panic!("not an object") };
+        let mut header = self.header();
+        header.as_object_mut().unwrap().extend(members);
+        header.to_string()
+    }
+
     fn sign(&self, header: &str, claims: &str) -> String {
         let message = format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(claims));
         let signature = self.pair.sign(&SystemRandom::new(), message.as_bytes()).unwrap();
@@ -141,6 +149,10 @@ fn valid_token_says_who_the_caller_is() {
     let verified = verify(&signer.sign(&header, &nested), &configured, &keys).unwrap();
     assert_eq!((verified.subject.as_str(), verified.groups), ("cli", vec!["admins".to_owned()]));
     assert_eq!(verified.audiences, None, "it was checked");
+    let twice = nested.replacen(r#"{"roles":"#, r#"{"roles":["dev"],"roles":"#, 1);
+    assert_ne!(twice, nested);
+    let verified = verify(&signer.sign(&header, &twice), &configured, &keys).unwrap();
+    assert!(verified.groups.is_empty(), "readers may differ about a nested member that appears twice");
     // A token that names no key, and a set with one possible key.
     let unnamed = signer.sign(r#"{"alg":"ES256"}"#, &claims().to_string());
     assert!(verify(&unnamed, &configured, &keys).is_ok());
@@ -155,19 +167,14 @@ fn forged_tokens(genuine: &Signer) -> Vec<(&'static str, String)> {
     let (signed, signature) = token.rsplit_once('.').unwrap();
     let (first, payload) = signed.split_once('.').unwrap();
     let encode = |text: &str| URL_SAFE_NO_PAD.encode(text);
-    let header_with = |members: Value| {
-        let mut header = genuine.header();
-        header.as_object_mut().unwrap().extend(members.as_object().unwrap().clone());
-        header.to_string()
-    };
     let public_key = genuine.pair.public_key().as_ref();
     let hmac_header = encode(r#"{"alg":"HS256","kid":"k1"}"#);
     let hmac_message = format!("{hmac_header}.{payload}");
     let hmac_key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, public_key);
     let hmac = URL_SAFE_NO_PAD.encode(ring::hmac::sign(&hmac_key, hmac_message.as_bytes()));
     let admin = encode(&claims_with("sub", json!("root")));
-    let own_key = header_with(json!({"jwk": attacker.public_key()}));
-    let own_url = header_with(json!({"jku": "https://evil.example/keys", "kid": "evil"}));
+    let own_key = genuine.header_with(json!({"jwk": attacker.public_key()}));
+    let own_url = genuine.header_with(json!({"jku": "https://evil.example/keys", "kid": "evil"}));
     vec![
         ("no signature, alg none", format!("{}.{payload}.", encode(r#"{"alg":"none"}"#))),
         ("alg None with a signature", format!("{}.{payload}.{signature}", encode(r#"{"alg":"None"}"#))),
@@ -182,15 +189,43 @@ fn forged_tokens(genuine: &Signer) -> Vec<(&'static str, String)> {
         ("padded signature", format!("{token}==")),
         ("line break in the token", format!("{signed}.\n{signature}")),
         ("four parts", format!("{token}.{signature}")),
+        ("member twice", genuine.sign(&header, &good.replacen('{', r#"{"sub":"root","#, 1))),
+        ("alg twice", genuine.sign(&header.replacen('{', r#"{"alg":"none","#, 1), &good)),
+        ("not an object", genuine.sign(&header, "[]")),
+        (
+            "member twice, once escaped",
+            genuine.sign(&header, &good.replacen('{', r#"{"s\u0075b":"root","#, 1)),
+        ),
+        (
+            "signature in DER",
+            format!(
+                "{signed}.{}",
+                URL_SAFE_NO_PAD.encode([&[0x30, 6, 2, 1, 1, 2, 1, 1][..], &[0; 56]].concat())
+            ),
+        ),
+        ("nested too deeply", genuine.sign(&header, &format!("{{\"a\":{}", "[".repeat(2000)))),
+    ]
+}
+
+/// Returns tokens with headers that must not be accepted, signed by the issuer.
+fn tokens_with_bad_headers(genuine: &Signer) -> Vec<(&'static str, String)> {
+    let good = claims().to_string();
+    let token = genuine.sign(&genuine.header().to_string(), &good);
+    let header_with = |members: Value| genuine.header_with(members);
+    vec![
         ("unknown key", genuine.sign(&header_with(json!({"kid": "k2"})), &good)),
         ("key id of another type", genuine.sign(&header_with(json!({"kid": ["k1"]})), &good)),
         ("critical header", genuine.sign(&header_with(json!({"crit": ["b64"], "b64": false})), &good)),
         ("another type of token", genuine.sign(&header_with(json!({"typ": "logout+jwt"})), &good)),
         ("algorithm that is not accepted", genuine.sign(&header_with(json!({"alg": "ES384"})), &good)),
-        ("member twice", genuine.sign(&header, &good.replacen('{', r#"{"sub":"root","#, 1))),
-        ("alg twice", genuine.sign(&header.replacen('{', r#"{"alg":"none","#, 1), &good)),
-        ("not an object", genuine.sign(&header, "[]")),
-        ("nested too deeply", genuine.sign(&header, &format!("{{\"a\":{}", "[".repeat(2000)))),
+        ("a token as its payload", genuine.sign(&header_with(json!({"cty": "JWT"})), &token)),
+        ("alg in lower case", genuine.sign(&header_with(json!({"alg": "es256"})), &good)),
+        ("several algs", genuine.sign(&header_with(json!({"alg": ["none", "ES256"]})), &good)),
+        ("alg of another kind of key", genuine.sign(&header_with(json!({"alg": "RS256"})), &good)),
+        ("key id that is a path", genuine.sign(&header_with(json!({"kid": "../../k1"})), &good)),
+        ("key id that is a number", genuine.sign(&header_with(json!({"kid": 1})), &good)),
+        ("key id that is huge", genuine.sign(&header_with(json!({"kid": "k".repeat(9000)})), &good)),
+        ("type that is a list", genuine.sign(&header_with(json!({"typ": ["JWT"]})), &good)),
     ]
 }
 
@@ -202,6 +237,17 @@ fn tokens_with_bad_claims(genuine: &Signer) -> Vec<(&'static str, String)> {
         ("expired", with_claim("exp", json!(seconds(0)))),
         ("without an end", with_claim("exp", Value::Null)),
         ("end as text", with_claim("exp", json!("4102444800"))),
+        ("end before 1970", with_claim("exp", json!(-1))),
+        ("end that no clock has", with_claim("exp", json!(1e300))),
+        ("end that is true", with_claim("exp", json!(true))),
+        ("not valid for a century", with_claim("nbf", json!(seconds(3_000_000_000)))),
+        ("valid from a text", with_claim("nbf", json!("0"))),
+        ("audience with a null byte", with_claim("aud", json!([null, format!("{RESOURCE}\0")]))),
+        ("audience with a slash", with_claim("aud", json!(format!("{RESOURCE}/")))),
+        ("several issuers", with_claim("iss", json!([ISSUER]))),
+        ("issuer in another case", with_claim("iss", json!("https://LOGIN.example"))),
+        ("subject that is a number", with_claim("sub", json!(0))),
+        ("long subject", with_claim("sub", json!("ä".repeat(129)))),
         ("not valid yet", with_claim("nbf", json!(seconds(61)))),
         ("issued in the future", with_claim("iat", json!(seconds(3600)))),
         ("another audience", with_claim("aud", json!("https://other.example/mcp"))),
@@ -223,8 +269,10 @@ fn forged_tokens_are_refused() {
     let issuer = issuer(&format!("audience = '{RESOURCE}'\nalgorithms = ['ES256']"));
     let header = genuine.header().to_string();
     assert!(verify(&genuine.sign(&header, &claims().to_string()), &issuer, &keys).is_ok());
-    let forged = [forged_tokens(&genuine), tokens_with_bad_claims(&genuine)].concat();
-    assert_eq!(forged.len(), 36);
+    let forged =
+        [forged_tokens(&genuine), tokens_with_bad_headers(&genuine), tokens_with_bad_claims(&genuine)]
+            .concat();
+    assert_eq!(forged.len(), 57);
     for (name, token) in forged {
         assert!(verify(&token, &issuer, &keys).is_err(), "{name}");
     }
@@ -261,6 +309,7 @@ fn key_sets_that_cannot_be_used_are_refused() {
         with("alg", json!("HS256")),
         with("crv", json!("P-521")),
         with("x", json!("AA")),
+        json!({"kty": "RSA", "e": "AQAB", "n": URL_SAFE_NO_PAD.encode([0xff; 128])}),
         with("kty", json!("OKP")),
         json!("text"),
     ] {

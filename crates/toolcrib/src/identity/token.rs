@@ -52,6 +52,8 @@ pub enum TokenError {
     NotInGroups,
     /// More callers are logged in than are supported.
     TooManyLogins,
+    /// The caller is logged in at more clients than are supported.
+    TooManyClients,
 }
 
 impl fmt::Display for TokenError {
@@ -72,6 +74,9 @@ impl fmt::Display for TokenError {
             Self::BoundToKey => f.write_str("the token is bound to a key (`cnf`), which is not supported"),
             Self::NotInGroups => f.write_str("the caller is in none of the accepted groups"),
             Self::TooManyLogins => f.write_str("too many callers are logged in"),
+            Self::TooManyClients => {
+                f.write_str("the caller is logged in at too many clients at the same time")
+            }
         }
     }
 }
@@ -208,14 +213,18 @@ impl<'a> UnverifiedToken<'a> {
         }
     }
 
-    /// Returns a claim, or a member of nested claims with a name such as `realm_access.roles`.
+    /// Returns a claim, or a member of nested claims with a name such as `realm_access.roles`. Nested claims in which a member
+    /// appears twice count as absent.
     fn claim(&self, name: &str) -> Option<Value> {
         if let Some(raw) = self.claims.get(name) {
             return serde_json::from_slice(raw).ok();
         }
         let (outer, inner) = name.split_once('.')?;
-        let nested: Value = serde_json::from_slice(self.claims.get(outer)?).ok()?;
-        inner.split('.').try_fold(&nested, |value, part| value.get(part)).cloned()
+        let mut raw = self.claims.get(outer)?.clone();
+        for part in inner.split('.') {
+            raw = Object::parse(&raw).ok()?.get(part)?.clone();
+        }
+        serde_json::from_slice(&raw).ok()
     }
 }
 

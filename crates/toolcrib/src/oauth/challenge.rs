@@ -9,6 +9,8 @@ pub(crate) struct Challenge {
     pub(crate) scopes: Vec<String>,
     /// Code of the error, such as `insufficient_scope`.
     pub(crate) error: Option<String>,
+    /// The error in words.
+    pub(crate) error_description: Option<String>,
 }
 
 impl Challenge {
@@ -48,6 +50,7 @@ impl Challenge {
             "resource_metadata" => self.resource_metadata = Some(value),
             "scope" => self.scopes = value.split_ascii_whitespace().map(str::to_owned).collect(),
             "error" => self.error = Some(value),
+            "error_description" => self.error_description = Some(value),
             _ => {}
         }
     }
@@ -80,12 +83,13 @@ mod tests {
     #[test]
     fn bearer_challenge_is_read() {
         let challenge = Challenge::parse(
-            r#"Basic realm="x, y", Bearer realm="a \"b\"", error=insufficient_scope, scope="read write", resource_metadata="https://s.example/m""#,
+            r#"Basic realm="x, y", Bearer realm="a \"b\"", error=insufficient_scope, error_description="for \"b\"", scope="read write", resource_metadata="https://s.example/m""#,
         );
         let challenge = challenge.unwrap();
         assert_eq!(challenge.resource_metadata.as_deref(), Some("https://s.example/m"));
         assert_eq!(challenge.scopes, ["read", "write"]);
         assert!(challenge.is_insufficient_scope());
+        assert_eq!(challenge.error_description.as_deref(), Some("for \"b\""));
         assert_eq!(Challenge::parse("bearer"), Some(Challenge::default()));
         assert_eq!(Challenge::parse("Basic realm=x"), None);
         assert_eq!(Challenge::parse("=="), None);

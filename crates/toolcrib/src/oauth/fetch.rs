@@ -81,8 +81,7 @@ impl Fetcher {
                 return Ok(fetched);
             }
             let location = fetched.headers.get(LOCATION).and_then(|value| value.to_str().ok());
-            let location = location.map(|location| absolute(&url, location));
-            url = self.check_url(&location.unwrap_or_default())?;
+            url = self.check_url(&redirect_target(&url, location.unwrap_or_default())?)?;
         }
         let message = format!("`{}` redirects too often", shown(&url));
         Err(OAuthError::new(OAuthErrorKind::InvalidMetadata, message))
@@ -183,12 +182,18 @@ fn shown(url: &Uri) -> String {
     format!("{}{}", super::metadata::origin(url), url.path())
 }
 
-/// Resolves a redirect target against the URL that named it.
-fn absolute(base: &Uri, location: &str) -> String {
+/// Resolves a redirect target against the URL that named it. A redirect from https to http is refused: anyone on the network
+/// could answer there.
+fn redirect_target(base: &Uri, location: &str) -> Result<String, OAuthError> {
     if location.starts_with('/') && !location.starts_with("//") {
-        return format!("{}{location}", super::metadata::origin(base));
+        return Ok(format!("{}{location}", super::metadata::origin(base)));
     }
-    location.to_owned()
+    let is_https = location.parse::<Uri>().is_ok_and(|target| target.scheme_str() == Some("https"));
+    if base.scheme_str() == Some("https") && !is_https {
+        let message = format!("`{}` redirects to `{location}`, which does not use https", shown(base));
+        return Err(OAuthError::new(OAuthErrorKind::InvalidMetadata, message));
+    }
+    Ok(location.to_owned())
 }
 
 /// Returns the addresses of a URL's host.
@@ -245,6 +250,20 @@ impl Form {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn redirect_leads_from_https_to_https_only() {
+        let target = |base: &'static str, location| redirect_target(&Uri::from_static(base), location);
+        let keys = "https://login.example/keys";
+        assert_eq!(target(keys, "/new").unwrap(), "https://login.example/new");
+        assert_eq!(target(keys, "https://other.example/").unwrap(), "https://other.example/");
+        assert_eq!(target("http://127.0.0.1/keys", "http://127.0.0.1:9/").unwrap(), "http://127.0.0.1:9/");
+        for location in
+            ["http://login.example/keys", "HTTP://login.example/keys", "//evil.example/keys", "keys", ""]
+        {
+            assert!(target(keys, location).is_err(), "{location}");
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn endpoint_that_does_not_answer_fails_after_15_seconds() {

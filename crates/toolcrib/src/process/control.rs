@@ -71,18 +71,17 @@ impl ShimReport {
     }
 }
 
-/// Sends the server's stdio files and the length of the request, which fits into the socket buffer. The request itself
-/// follows.
-pub(super) fn send_files(control: &UnixStream, request_len: usize, files: &[OwnedFd; 3]) -> io::Result<()> {
-    let header = u32::try_from(request_len).map_err(io::Error::other)?.to_le_bytes();
+/// Sends the server's stdio files and as much of the request as fits into the socket buffer. Returns the number of bytes of
+/// the request that were sent; the others must follow.
+pub(super) fn send_files(control: &UnixStream, request: &[u8], files: &[OwnedFd; 3]) -> io::Result<usize> {
+    let header = u32::try_from(request.len()).map_err(io::Error::other)?.to_le_bytes();
     let files = [files[0].as_fd(), files[1].as_fd(), files[2].as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     ancillary.push(SendAncillaryMessage::ScmRights(&files));
-    match sendmsg(control, &[IoSlice::new(&header)], &mut ancillary, SendFlags::NOSIGNAL)? {
-        4 => Ok(()),
-        _ => Err(io::ErrorKind::WriteZero.into()),
-    }
+    let pieces = [IoSlice::new(&header), IoSlice::new(request)];
+    let sent = sendmsg(control, &pieces, &mut ancillary, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
+    sent.checked_sub(header.len()).ok_or_else(|| io::ErrorKind::WriteZero.into())
 }
 
 /// Receives the request and the files, in the shim.
@@ -125,8 +124,8 @@ mod tests {
         let (read, write) = io::pipe().unwrap();
         let files = [read.into(), write.into(), std::fs::File::open("/dev/null").unwrap().into()];
         let bytes = request.to_bytes();
-        send_files(&ours, bytes.len(), &files).unwrap();
-        (&ours).write_all(&bytes).unwrap();
+        let sent = send_files(&ours, &bytes, &files).unwrap();
+        (&ours).write_all(&bytes[sent..]).unwrap();
         let (received, [input, output, _]) = receive_request(&theirs).unwrap();
         assert_eq!(received, request);
         drop(files);

@@ -43,6 +43,14 @@ pub(super) struct ShimProcess {
     kill_sent: CancellationToken,
 }
 
+/// A shim that has been started.
+pub(super) struct StartedShim {
+    pub(super) process: ShimProcess,
+    pub(super) control: ShimControl,
+    /// Bytes of the request that were sent; the others must follow.
+    pub(super) sent: usize,
+}
+
 /// The sending half of a shim's control socket. Dropping it ends the tree.
 #[derive(Debug)]
 pub(super) struct ShimControl {
@@ -61,7 +69,7 @@ impl ShimControl {
         }
     }
 
-    /// Sends the encoded spawn request.
+    /// Sends the rest of the encoded spawn request.
     pub(super) async fn send(&mut self, request: &[u8]) -> io::Result<()> {
         self.socket.write_all(request).await
     }
@@ -74,14 +82,11 @@ impl Drop for ShimControl {
 }
 
 impl ShimProcess {
-    /// Starts a shim and sends it the server's stdio files. The request of `request_len` bytes must follow.
-    pub(super) fn start(
-        program: &Path,
-        request_len: usize,
-        files: &[OwnedFd; 3],
-    ) -> io::Result<(Self, ShimControl)> {
+    /// Starts a shim that gets the server's stdio files and the start of the request, so that it need not wait for this
+    /// process.
+    pub(super) fn start(program: &Path, request: &[u8], files: &[OwnedFd; 3]) -> io::Result<StartedShim> {
         let (ours, theirs) = StdStream::pair()?;
-        control::send_files(&ours, request_len, files)?;
+        let sent = control::send_files(&ours, request, files)?;
         ours.set_nonblocking(true)?;
         let (reports, socket) = UnixStream::from_std(ours)?.into_split();
         let mut command = std::process::Command::new(program);
@@ -92,7 +97,7 @@ impl ShimProcess {
         let pid = child.id().ok_or(io::ErrorKind::NotFound)?;
         let kill_sent = CancellationToken::new();
         let control = ShimControl { socket, kill_sent: kill_sent.clone() };
-        Ok((Self { child, reports, pid, kill_sent }, control))
+        Ok(StartedShim { process: Self { child, reports, pid, kill_sent }, control, sent })
     }
 
     /// Forwards the shim's reports until it has exited and no process of the tree is left.

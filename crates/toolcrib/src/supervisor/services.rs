@@ -92,7 +92,7 @@ impl SupervisorServices {
     ) -> Option<Arc<Pins>> {
         let pins = self.pins.for_server(spec)?;
         let server = &spec.id;
-        let check = pins.check_listing(listing, is_complete);
+        let Some(check) = pins.check_changed_listing(listing, is_complete) else { return Some(pins) };
         if let Some(error) = check.read_error {
             warn!(%server, "nothing of it counts as approved: {error}");
         }

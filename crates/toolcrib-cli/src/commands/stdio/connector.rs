@@ -78,7 +78,7 @@ impl<'a> GatewayConnector<'a> {
         let profile = self.profile.map(|profile| format!("&profile={}", encoding::percent_encode(profile)));
         let profile = profile.unwrap_or_default();
         let request = format!(
-            "GET /api/v1/stdio?asked={last_question}{profile} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: mcp\r\n\
+            "GET /api/v1/stdio?end=1&asked={last_question}{profile} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: mcp\r\n\
              {project}\r\n"
         );
         to.write_all(request.as_bytes()).await?;
@@ -148,6 +148,7 @@ impl<'a> GatewayConnector<'a> {
             caller: super::local_caller(self.profile),
             project: Project::from_roots(super::working_folder()),
             last_question,
+            announces_end: false,
         };
         let max_message_size = config.limits.body;
         let stop = CancellationToken::new();

@@ -16,7 +16,7 @@ use toolcrib::protocol::jsonrpc::{
     ClientMessage, RequestId, encode_error_response, encode_notification, encode_response, error_object,
 };
 use toolcrib::{Error, ErrorKind, ListKind};
-use toolcrib_serve::{is_batch, join_responses, listen_final_response};
+use toolcrib_serve::{PIPE_END, is_batch, join_responses, listen_final_response};
 
 use crate::hints::error_data;
 
@@ -38,6 +38,8 @@ pub(super) struct ReplayLog {
     questions: Vec<RequestId>,
     /// The highest number in the id of a question.
     last_question: u64,
+    /// True if the gateway has announced that it reads no more requests from the pipe.
+    has_pipe_ended: bool,
 }
 
 /// A session as the agent opened it.
@@ -116,7 +118,8 @@ impl ReplayLog {
         }
     }
 
-    fn add(&mut self, request: OutstandingRequest) -> u64 {
+    fn add(&mut self, mut request: OutstandingRequest) -> u64 {
+        request.sent &= !self.has_pipe_ended;
         self.last_number += 1;
         for id in &request.ids {
             self.numbers.insert(id.clone(), self.last_number);
@@ -169,6 +172,10 @@ impl ReplayLog {
         let Ok(message) = Object::parse(line) else { return true };
         let id = message.get("id").cloned().and_then(RequestId::parse);
         let Some(id) = id else {
+            if message.get_string("method").as_deref() == Some(PIPE_END) {
+                self.record_pipe_end();
+                return false;
+            }
             self.record_withdrawal(&message);
             return true;
         };
@@ -192,6 +199,14 @@ impl ReplayLog {
             Some(_) => {}
         }
         true
+    }
+
+    /// Records that the gateway has not run the requests that are outstanding, and will not run those that follow.
+    fn record_pipe_end(&mut self) {
+        self.has_pipe_ended = true;
+        for request in self.outstanding.values_mut() {
+            request.sent = false;
+        }
     }
 
     /// Removes a question that the gateway cancels.
@@ -231,6 +246,7 @@ impl ReplayLog {
     /// Handles the loss of the gateway. Keeps requests that can be resent, and returns the messages for the agent about
     /// all others.
     pub(super) fn gateway_lost(&mut self) -> Vec<Vec<u8>> {
+        self.has_pipe_ended = false;
         let mut lines = Vec::new();
         for (number, mut request) in std::mem::take(&mut self.outstanding) {
             if !request.sent || request.is_repeatable() && request.attempts < MAX_ATTEMPTS {

@@ -96,9 +96,13 @@ pub(super) struct ApprovedItem {
 }
 
 impl ApprovedItem {
-    pub(super) fn new(kind: PinnedKind, definition: &Bytes) -> Self {
-        let fingerprint = ItemFingerprint::from_definition(kind, definition).into();
-        Self { fingerprint, definition: pinned_members(kind, definition) }
+    pub(super) fn new(kind: PinnedKind, definition: &Bytes, fingerprint: ItemFingerprint) -> Self {
+        Self { fingerprint: fingerprint.into(), definition: pinned_members(kind, definition) }
+    }
+
+    fn from_offered(offered: &OfferedItem) -> Self {
+        let fingerprint = ItemFingerprint::from_definition(offered.kind, &offered.definition);
+        Self::new(offered.kind, &offered.definition, fingerprint)
     }
 }
 
@@ -176,19 +180,25 @@ impl PinFileStamp {
     }
 }
 
-/// Returns the items of the first listing of a server, which count as approved.
-pub(super) fn first_seen(listing: &Listing) -> ApprovedItems {
+/// Returns the items of the first listing of a server, which count as approved, with the fingerprints that `fingerprint`
+/// returns.
+pub(super) fn first_seen(
+    listing: &Listing,
+    fingerprint: impl Fn(&OfferedItem) -> ItemFingerprint,
+) -> ApprovedItems {
     let mut items = ApprovedItems::default();
-    items.add_unseen(listing, |offered| ApprovedItem::new(offered.kind, &offered.definition));
+    let approve =
+        |offered: &OfferedItem| ApprovedItem::new(offered.kind, &offered.definition, fingerprint(offered));
+    items.add_unseen(listing, approve);
     items
 }
 
 /// Adds what an earlier release did not pin, as the listing has it: other kinds than tools, and more members of tools
 /// that are otherwise the approved ones.
 pub(super) fn complete(items: &mut ApprovedItems, listing: &Listing) {
-    items.add_unseen(listing, |offered| ApprovedItem::new(offered.kind, &offered.definition));
+    items.add_unseen(listing, ApprovedItem::from_offered);
     for offered in offered_items(listing).filter(|offered| offered.kind == PinnedKind::Tool) {
-        let now = ApprovedItem::new(offered.kind, &offered.definition);
+        let now = ApprovedItem::from_offered(&offered);
         let known = items.get(offered.kind, &offered.name).map(|known| known.fingerprint);
         if known.is_some_and(|known| known.full.is_none() && known.basic == now.fingerprint.basic) {
             items.insert(offered.kind, offered.name, now);

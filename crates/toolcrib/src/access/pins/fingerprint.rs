@@ -67,10 +67,12 @@ pub(super) struct ItemFingerprint {
 impl ItemFingerprint {
     /// Computes the fingerprints of a definition.
     pub(super) fn from_definition(kind: PinnedKind, definition: &Bytes) -> Self {
-        let pinned = pinned_members(kind, definition);
-        let full = Fingerprint::from_json(&pinned);
-        let has_more = Object::parse(&pinned)
-            .is_ok_and(|members| members.iter().any(|(key, _)| !BASIC_MEMBERS.contains(&key)));
+        let Some(pinned) = pinned_object(kind, definition) else {
+            let full = Fingerprint::from_json(definition);
+            return Self { basic: full, full };
+        };
+        let full = Fingerprint::from_json(&pinned.to_bytes());
+        let has_more = pinned.iter().any(|(key, _)| !BASIC_MEMBERS.contains(&key));
         let basic = match kind == PinnedKind::Tool && has_more {
             true => Fingerprint::from_json(&basic_members(definition)),
             false => full,
@@ -91,14 +93,19 @@ fn basic_members(definition: &Bytes) -> Bytes {
 
 /// Returns a definition with only its pinned members.
 pub(super) fn pinned_members(kind: PinnedKind, definition: &Bytes) -> Bytes {
-    let Ok(mut object) = Object::parse(definition) else { return definition.clone() };
+    pinned_object(kind, definition).map_or_else(|| definition.clone(), |object| object.to_bytes())
+}
+
+/// Returns the pinned members of a definition, or `None` if it is not an object.
+fn pinned_object(kind: PinnedKind, definition: &Bytes) -> Option<Object> {
+    let mut object = Object::parse(definition).ok()?;
     object.retain(|key| PINNED_MEMBERS.contains(&key));
     reduce_member(&mut object, "_meta", is_user_interface_key);
     if kind != PinnedKind::Tool {
         // The time of the last change of a resource is not part of its definition.
         reduce_member(&mut object, "annotations", |key| key != "lastModified");
     }
-    object.to_bytes()
+    Some(object)
 }
 
 /// Keeps only some members of a member that is an object, and removes it if none is left.

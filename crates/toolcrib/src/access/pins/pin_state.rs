@@ -44,6 +44,8 @@ pub(super) struct PinState {
     pub(super) is_loading: bool,
     /// Items that the server offers and that are not approved.
     pub(super) unapproved: BTreeMap<ItemKey, UnapprovedItem>,
+    /// The complete listing that was compared last; absent if something has been approved or stored since.
+    pub(super) last_checked: Option<Arc<Listing>>,
     /// Fingerprints of definitions by kind and name, because the same definitions are checked repeatedly.
     fingerprints: [HashMap<Arc<str>, ComputedFingerprint>; PinnedKind::ALL.len()],
 }
@@ -114,12 +116,14 @@ impl PinState {
 
     /// Counts nothing as approved.
     pub(super) fn mark_damaged(&mut self, reason: String) {
+        self.last_checked = None;
         self.approved = Some(PinnedSections::none_approved());
         self.read_error = Some(reason);
     }
 
     /// Takes over items that were approved. An item that has changed since stays unapproved.
     pub(super) fn approve(&mut self, added: &BTreeMap<ItemKey, UnapprovedItem>) {
+        self.last_checked = None;
         let approved = self.approved.get_or_insert_default();
         for (key, item) in added {
             approved.insert(key.kind, key.name.clone(), item.fingerprint.into());

@@ -32,6 +32,13 @@ fn pins_in(store: &Arc<dyn Store>) -> Arc<Pins> {
 }
 
 /// Pins whose first listing is `listing`.
+impl Pins {
+    /// Compares a listing, also if it was the last one.
+    fn check_listing(&self, listing: &Listing, is_complete: bool) -> PinCheck {
+        self.compare(&mut self.lock_and_reload(), listing, is_complete)
+    }
+}
+
 fn first_seen(dir: &Path, listing: &Listing) -> Pins {
     let pins = open_pins(dir);
     assert!(pins.check_listing(listing, true).is_first);
@@ -242,6 +249,27 @@ async fn approval_covers_what_was_shown_and_is_persistent() {
         1,
         "the earlier definition is no longer approved"
     );
+}
+
+#[tokio::test]
+async fn unchanged_listing_is_compared_again_only_after_an_approval() {
+    let dir = tempfile::tempdir().unwrap();
+    let ours = first_seen(dir.path(), &listing(&[("log", "shows")]));
+    let changed = Arc::new(listing(&[("log", "something longer")]));
+    let check = |pins: &Pins| pins.check_changed_listing(&changed, true);
+    assert_eq!(check(&ours).unwrap().newly_unapproved.len(), 1);
+    assert!(check(&ours).is_none());
+    assert_eq!(statuses(&ours), [("log".into(), "changed")]);
+    // The listing of one instance does not say what the others offer.
+    assert!(ours.check_changed_listing(&changed, false).is_some());
+    assert!(check(&ours).is_some());
+    // Another process approves it.
+    let theirs = open_pins(dir.path());
+    check(&theirs);
+    theirs.approve(&theirs.differences().await.unwrap().digest).await.unwrap();
+    assert!(check(&theirs).is_some() && check(&theirs).is_none());
+    assert!(check(&ours).is_some(), "the file has changed");
+    assert_eq!(statuses(&ours), []);
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Value, json};
-use tokio::sync::Notify;
+use tokio::sync::{Mutex, Notify, OwnedMutexGuard};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -22,9 +22,45 @@ use crate::util::clock;
 /// Minimum time between two writes.
 const WRITE_INTERVAL: Duration = Duration::from_millis(500);
 
+/// The file, which one task writes at a time.
+#[derive(Debug, Clone)]
+pub(crate) struct UsageFile {
+    path: Arc<Path>,
+    writing: Arc<Mutex<()>>,
+}
+
+/// Keeps a crib from writing its usage file, so that another process can. Dropping it allows the writes again.
+#[derive(Debug)]
+pub struct UsageFileHold {
+    _writing: OwnedMutexGuard<()>,
+}
+
+impl UsageFile {
+    pub(crate) fn new(path: PathBuf) -> Self {
+        Self { path: path.into(), writing: Arc::default() }
+    }
+
+    async fn write(&self, usage: Vec<SavedUsage>, is_closed: bool) -> std::io::Result<()> {
+        let text = serialize(&usage, is_closed);
+        let path = self.path.clone();
+        let written = spawn_blocking(move || write(&path, &text, usage.is_empty())).await;
+        written.map_err(std::io::Error::other).flatten()
+    }
+
+    /// Writes the usage as at a shutdown, and keeps everything else from writing until the hold is dropped.
+    pub(crate) async fn hold(
+        &self,
+        snapshot: impl Fn() -> Vec<SavedUsage>,
+    ) -> std::io::Result<UsageFileHold> {
+        let writing = self.writing.clone().lock_owned().await;
+        self.write(snapshot(), true).await?;
+        Ok(UsageFileHold { _writing: writing })
+    }
+}
+
 /// Writes the file whenever usage changes, until the crib shuts down or `snapshot` returns `None`.
 pub(crate) async fn save_on_change(
-    file: PathBuf,
+    file: UsageFile,
     usage_changed: Arc<Notify>,
     snapshot: impl Fn() -> Option<Vec<SavedUsage>>,
     shutdown: CancellationToken,
@@ -35,16 +71,20 @@ pub(crate) async fn save_on_change(
             () = usage_changed.notified() => {}
             () = shutdown.cancelled() => {}
         }
+        // At shutdown a held file belongs to another process for good.
+        let writing = tokio::select! {
+            biased;
+            writing = file.writing.lock() => writing,
+            () = shutdown.cancelled() => return,
+        };
         let Some(usage) = snapshot() else { return };
         let is_closed = shutdown.is_cancelled();
-        let text = serialize(&usage, is_closed);
-        let path = file.clone();
-        let written = spawn_blocking(move || write(&path, &text, usage.is_empty())).await;
-        let written = written.map_err(std::io::Error::other).flatten();
+        let written = file.write(usage, is_closed).await;
+        drop(writing);
         if let Err(error) = &written
             && !has_failed
         {
-            tracing::warn!("cannot save quota usage to {}: {error}", file.display());
+            tracing::warn!("cannot save quota usage to {}: {error}", file.path.display());
         }
         has_failed = written.is_err();
         if is_closed {

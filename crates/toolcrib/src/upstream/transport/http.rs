@@ -1,7 +1,7 @@
 //! HTTP transport: each message to the server is a request of its own, and its response carries the answer.
 //!
-//! One task takes messages from the queue and starts a task for each. When the connection is closed or the server is
-//! lost, it aborts them and ends the session.
+//! One task takes messages from the queue and starts a task for each, which reports its result itself. When the connection
+//! is closed or the server is lost, the first one aborts them and ends the session.
 
 pub(in crate::upstream) mod auth;
 mod bearer_auth;
@@ -11,6 +11,7 @@ pub(crate) mod fetch;
 mod forwarded_groups;
 mod header_params;
 mod http_error;
+mod in_flight;
 mod legacy_sse;
 mod outgoing_message;
 mod post;
@@ -18,7 +19,8 @@ mod published_card;
 mod same_origin;
 mod session;
 
-use std::collections::{BTreeMap, HashMap};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
@@ -28,7 +30,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::header::{HeaderMap, LOCATION, WWW_AUTHENTICATE};
 use hyper::{Method, Request, Response, StatusCode, Uri};
-use tokio::task::{AbortHandle, JoinHandle, JoinSet};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -47,6 +49,7 @@ use crate::util::locks::IgnorePoison as _;
 use auth::{Auth, AuthDecision, AuthHeaders, AuthRejection, StaticHeaders, is_auth_status};
 use header_params::HeaderParams;
 use http_error::{HttpError, HttpErrorMapper};
+use in_flight::InFlight;
 use outgoing_message::OutgoingMessage;
 use session::UpstreamSession;
 
@@ -120,7 +123,7 @@ enum HttpRoute {
     /// Every request is independent: the stateless era, and the handshake in any era.
     Stateless,
     /// All requests belong to a session.
-    Session(UpstreamSession),
+    Session(Arc<UpstreamSession>),
     /// Requests go to this URL and all responses arrive on one event stream.
     Sse(Uri),
 }
@@ -128,20 +131,11 @@ enum HttpRoute {
 impl HttpConnection {
     /// Sends queued messages until the connection is closed or the server is lost.
     async fn run(self: Arc<Self>, mut queue: OutgoingQueue) -> ExitReport {
-        let mut tasks = JoinSet::new();
-        let mut in_flight: HashMap<u64, AbortHandle> = HashMap::new();
+        let in_flight = InFlight::default();
         loop {
             let outgoing = tokio::select! {
                 biased;
                 () = self.link.close_requested().cancelled() => break,
-                Some(done) = tasks.join_next() => {
-                    match done {
-                        Ok(Some(id)) => drop(in_flight.remove(&id)),
-                        Err(error) if error.is_panic() => self.mark_lost("a request to it panicked"),
-                        _ => {}
-                    }
-                    continue;
-                }
                 outgoing = queue.recv() => outgoing,
             };
             let Some(outgoing) = outgoing else { break };
@@ -152,9 +146,9 @@ impl HttpConnection {
             let request_id = message.request_id();
             if request_id.is_none()
                 && message.method == CANCELLED
-                && let Some(handle) = message.id.and_then(|id| in_flight.remove(&id))
+                && let Some(id) = message.id
             {
-                handle.abort(); // in the stateless era, closing the response cancels the request
+                in_flight.abort(id); // in the stateless era, closing the response cancels the request
             }
             if request_id.is_none() && message.method == INITIALIZED {
                 // No other message may overtake this one.
@@ -162,17 +156,14 @@ impl HttpConnection {
                 continue;
             }
             let connection = self.clone();
-            let task = tasks.spawn(async move {
-                let _queued_bytes = queued_bytes; // dropped even if the task never runs
+            let lost_on_panic = LostOnPanic(self.clone());
+            in_flight.spawn(request_id, async move {
+                let _guards = (lost_on_panic, queued_bytes); // dropped even if the task never runs
                 connection.deliver(message).await;
-                request_id
             });
-            if let Some(id) = request_id {
-                in_flight.insert(id, task);
-            }
         }
         drop(queue);
-        tasks.shutdown().await;
+        in_flight.shut_down().await;
         self.shut_down().await
     }
 
@@ -212,33 +203,37 @@ impl HttpConnection {
         customize: impl Fn(&mut HeaderMap),
         body: Bytes,
     ) -> Result<Response<Incoming>, HttpError> {
-        let mut headers = self.authenticated_headers().await?;
-        customize(&mut headers);
-        let response = self.send_once(&method, url, &headers, &body).await?;
+        let credentials = self.credentials().await?;
+        let response = self.send_once(&method, url, || self.headers(&credentials, &customize), &body).await?;
         let status = response.status();
         if !is_auth_status(status) {
             return Ok(response);
         }
         let challenge = response.headers().get(WWW_AUTHENTICATE);
-        let decision = self.auth.rejected(&AuthRejection { status, challenge, sent: &headers });
+        let decision = self.auth.rejected(&AuthRejection { status, challenge, sent: &credentials });
         let is_unread = status == StatusCode::UNAUTHORIZED || challenge.is_some();
         if decision == AuthDecision::Fail || !is_unread {
             return Ok(response);
         }
         body::read_error_body(response.into_body()).await; // so that its connection can be reused
-        let mut headers = self.authenticated_headers().await?;
-        customize(&mut headers);
-        self.send_once(&method, url, &headers, &body).await
+        let credentials = self.credentials().await?;
+        self.send_once(&method, url, || self.headers(&credentials, &customize), &body).await
     }
 
-    /// Returns the headers of a request, with credentials.
-    async fn authenticated_headers(&self) -> Result<HeaderMap, HttpError> {
-        let mut headers = match self.auth.headers(&self.base_headers) {
-            AuthHeaders::Ready(headers) => headers.into_owned(),
-            AuthHeaders::Pending(headers) => headers.await.map_err(HttpError::NoCredentials)?,
-        };
+    /// Returns the headers of every request, with credentials.
+    async fn credentials(&self) -> Result<Cow<'_, HeaderMap>, HttpError> {
+        match self.auth.headers(&self.base_headers) {
+            AuthHeaders::Ready(headers) => Ok(headers),
+            AuthHeaders::Pending(headers) => headers.await.map(Cow::Owned).map_err(HttpError::NoCredentials),
+        }
+    }
+
+    /// Returns the headers of one request.
+    fn headers(&self, credentials: &HeaderMap, customize: impl Fn(&mut HeaderMap)) -> HeaderMap {
+        let mut headers = credentials.clone();
         self.forwarded_groups.iter().for_each(|groups| groups.add_to(&mut headers));
-        Ok(headers)
+        customize(&mut headers);
+        headers
     }
 
     /// Sends a request. Redirects are followed only within the same origin, so that headers with secrets go nowhere
@@ -247,7 +242,7 @@ impl HttpConnection {
         &self,
         method: &Method,
         url: &Uri,
-        headers: &HeaderMap,
+        headers: impl Fn() -> HeaderMap,
         body: &Bytes,
     ) -> Result<Response<Incoming>, HttpError> {
         let mut url = url.clone();
@@ -255,7 +250,7 @@ impl HttpConnection {
             let mut request = Request::new(Full::new(body.clone()));
             *request.method_mut() = method.clone();
             *request.uri_mut() = url.clone();
-            *request.headers_mut() = headers.clone();
+            *request.headers_mut() = headers();
             let response = self.client.request(request).await?;
             self.link.count_read();
             if !matches!(response.status(), StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT) {
@@ -275,5 +270,16 @@ impl HttpConnection {
             self.link.mark_not_sent(id);
         }
         self.errors.request_error(error, message)
+    }
+}
+
+/// Disconnects if the task of a request panics.
+struct LostOnPanic(Arc<HttpConnection>);
+
+impl Drop for LostOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.mark_lost("a request to it panicked");
+        }
     }
 }

@@ -179,3 +179,19 @@ fn request_is_resent_to_limited_number_of_gateways() {
     assert_eq!(parse(log.gateway_lost())[0]["error"]["code"], -31015);
     assert!(log.is_idle());
 }
+
+#[test]
+fn announced_end_of_the_pipe_keeps_unanswered_requests() {
+    let mut log = ReplayLog::default();
+    request(&mut log, 1, "tools/call", &json!({"name": "a"}));
+    request(&mut log, 2, "tools/call", &json!({"name": "b"}));
+    respond(&mut log, 1);
+    assert!(!log.record_gateway_line(&line(&json!({"jsonrpc": "2.0", "method": PIPE_END}))));
+    // Sent before the end of the connection was noticed.
+    request(&mut log, 3, "tools/call", &json!({"name": "c"}));
+    assert!(log.gateway_lost().is_empty());
+    let replayed = parse(log.replay());
+    assert_eq!(replayed.iter().map(|line| &line["id"]).collect::<Vec<_>>(), [2, 3]);
+    // Not announced this time.
+    assert_eq!(log.gateway_lost().len(), 2);
+}

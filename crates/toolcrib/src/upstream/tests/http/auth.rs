@@ -148,15 +148,20 @@ async fn rejected_request_is_sent_again_only_once() {
 
 #[tokio::test]
 async fn fail_decision_reports_the_status() {
-    for (status, reason) in [(401, "requires authentication"), (403, "denies access")] {
-        let server = start_server(status, &[], Some("Bearer")).await;
+    let described = r#"Bearer error="invalid_token", error_description="it is for another resource""#;
+    for (status, challenge, expected) in [
+        (401, "Bearer", "`remote` requires authentication (HTTP 401)"),
+        (401, described, "`remote` requires authentication (HTTP 401): it is for another resource"),
+        (403, "Bearer", "`remote` denies access (HTTP 403)"),
+    ] {
+        let server = start_server(status, &[], Some(challenge)).await;
         let auth = NumberedTokens::new(AuthDecision::Fail);
         let mux = open(&server, &auth).await;
         let error = call_echo(&mux).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AuthNeeded);
-        assert_eq!(error.to_string(), format!("`remote` {reason} (HTTP {status})"));
+        assert_eq!(error.to_string(), expected);
         assert_eq!(server.requests("tools/call").len(), 1);
-        assert_eq!(auth.rejected(), [format!("{status} Bearer Bearer 0")]);
+        assert_eq!(auth.rejected(), [format!("{status} {challenge} Bearer 0")]);
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use hyper::header::{HeaderMap, RETRY_AFTER};
+use hyper::header::{HeaderMap, RETRY_AFTER, WWW_AUTHENTICATE};
 use hyper::{StatusCode, Uri};
 
 use super::outgoing_message::OutgoingMessage;
@@ -12,6 +12,7 @@ use crate::http_client::root_cause;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::failure_class::FailureClass;
 use crate::model::hint::Hint;
+use crate::oauth::Challenge;
 use crate::protocol::jsonrpc::excerpt;
 use crate::secrets::Redactor;
 use crate::spec::auth::Grant;
@@ -127,6 +128,13 @@ impl HttpErrorMapper {
         RequestEnd::Failed(Error::new(ErrorKind::BadReply, message).with_server(server))
     }
 
+    /// Returns why the server refuses the credentials of a request, in its own words.
+    fn challenge_reason(&self, headers: &HeaderMap) -> Option<String> {
+        let challenge = Challenge::parse(headers.get(WWW_AUTHENTICATE)?.to_str().ok()?)?;
+        let description = challenge.error_description.filter(|text| !text.is_empty())?;
+        Some(excerpt(self.redactor.redact(&description).as_bytes()))
+    }
+
     /// Returns the error for an HTTP status without a JSON-RPC response.
     pub(super) fn status_error(
         &self,
@@ -148,7 +156,9 @@ impl HttpErrorMapper {
             let refusal =
                 if status == StatusCode::UNAUTHORIZED { "requires authentication" } else { "denies access" };
             let hint = self.auth_hint.clone();
-            let message = format!("{subject} {refusal} (HTTP {})", status.as_u16());
+            let reason = self.challenge_reason(headers).map(|reason| format!(": {reason}"));
+            let reason = reason.unwrap_or_default();
+            let message = format!("{subject} {refusal} (HTTP {}){reason}", status.as_u16());
             let error = Error::new(kind, message).with_server(server).with_hint(hint);
             // An authenticated client may be forbidden one call and allowed others.
             let is_authenticated = status == StatusCode::FORBIDDEN && !is_handshake;

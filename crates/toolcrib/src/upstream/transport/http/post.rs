@@ -33,7 +33,7 @@ pub(super) enum ResponseVerdict {
     /// The request has ended.
     Done,
     /// The session has expired; the request was not processed.
-    SessionExpired(UpstreamSession),
+    SessionExpired(Arc<UpstreamSession>),
     /// The headers do not match the server's current definition of the tool; the request was not processed.
     HeaderMismatch,
 }
@@ -185,7 +185,7 @@ impl HttpConnection {
             }
             BodyKind::Events => {
                 let stream = EventBody::new(response.into_body(), self.message_limit.get(), &self.link);
-                let session = if let HttpRoute::Session(session) = route { Some(session) } else { None };
+                let session = if let HttpRoute::Session(session) = route { Some(&**session) } else { None };
                 self.read_until_reply(stream, message, id, session).await?;
             }
             BodyKind::Other => {

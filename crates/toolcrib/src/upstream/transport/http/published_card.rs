@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::{Method, StatusCode, Uri};
 use tokio::time::timeout;
 use tracing::debug;
@@ -42,10 +42,13 @@ impl HttpConnection {
     }
 
     async fn request_card(&self, url: &Uri) -> Result<ServerCard, String> {
-        let mut headers = self.authenticated_headers().await.map_err(|_| "no credentials".to_owned())?;
-        headers.insert(ACCEPT, CARD_TYPES);
-        headers.remove(CONTENT_TYPE);
-        let response = self.send_once(&Method::GET, url, &headers, &Bytes::new()).await;
+        let credentials = self.credentials().await.map_err(|_| "no credentials".to_owned())?;
+        let customize = |headers: &mut HeaderMap| {
+            headers.insert(ACCEPT, CARD_TYPES);
+            headers.remove(CONTENT_TYPE);
+        };
+        let headers = || self.headers(&credentials, customize);
+        let response = self.send_once(&Method::GET, url, headers, &Bytes::new()).await;
         let response = response.map_err(|_| "the request failed".to_owned())?;
         if response.status() != StatusCode::OK {
             return Err(format!("HTTP {}", response.status().as_u16()));

@@ -36,7 +36,7 @@ const MAX_RESUME_DELAY: Duration = Duration::from_secs(60);
 const STABLE_AFTER: Duration = Duration::from_secs(10);
 
 /// A session at the server.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct UpstreamSession {
     /// Its id; some servers set none.
     id: Option<HeaderValue>,
@@ -147,12 +147,12 @@ impl HttpConnection {
         {
             let has_version_header = result.revision >= Revision::V2025_06_18;
             let revision = has_version_header.then(|| HeaderValue::from_static(result.revision.as_str()));
-            *self.route() = HttpRoute::Session(UpstreamSession {
+            *self.route() = HttpRoute::Session(Arc::new(UpstreamSession {
                 id: parts.headers.get(SESSION_ID).cloned(),
                 revision,
                 generation,
                 initialize_body: message.body.clone(),
-            });
+            }));
         }
         Ok(received)
     }
@@ -254,7 +254,7 @@ impl HttpConnection {
 
     /// Reads messages outside of any request while the session is current and the server offers a stream for them. A
     /// stream that ends is opened again, with growing delays if it keeps breaking.
-    async fn run_listen_stream(self: Arc<Self>, session: UpstreamSession) {
+    async fn run_listen_stream(self: Arc<Self>, session: Arc<UpstreamSession>) {
         let mut position = StreamPosition::default();
         let mut was_opened = false;
         let mut failures = 0;
