@@ -71,7 +71,6 @@ use self::login_starter::LoopbackLogins;
 pub(crate) use self::other_gateway::{OtherGateway, STOP_GRACE};
 use self::peer_check::PeerCheck;
 use self::settings::{GatewaySettings, SettingsTarget, library_settings};
-use self::shared_store::OpenedStore;
 pub(crate) use self::shared_store::{find_forwarding_note, find_store_problem, probe_store};
 pub(crate) use self::signals::{SignalRequest, Signals};
 pub(crate) use self::tls::find_tls_problem;
@@ -130,10 +129,11 @@ impl Gateway {
         let observers = CallObservers::open(paths, &settings)?;
         let is_exposed = listeners.is_exposed();
         let builder = builder(paths, settings.settings, &secrets);
-        let OpenedStore { builder, store } =
-            settings.store.open(builder, paths, listeners.reachable_url())?;
-        let builder =
-            builder.listing_wait(settings.limits.listing_wait).login_starter(LoopbackLogins { is_exposed });
+        let opened = settings.store.open(builder, paths, listeners.reachable_url())?;
+        let builder = opened
+            .builder
+            .listing_wait(settings.limits.listing_wait)
+            .login_starter(LoopbackLogins { is_exposed });
         let crib = build_crib(observers.attach(builder).log(logs.sink()))?;
         let callers = Arc::new(ActiveCallers::new(settings.callers));
         let CallObservers { audit, telemetry, history } = observers;
@@ -148,7 +148,7 @@ impl Gateway {
             is_exposed,
             peer_check: listeners.peer_check.clone(),
             tls: listeners.tls.clone(),
-            store,
+            store: opened.store,
         };
         let service = Arc::new(service(paths, &crib));
         let dashboard = listeners.dashboard(&settings.listen);

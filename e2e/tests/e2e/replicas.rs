@@ -93,7 +93,7 @@ fn check_says_what_forwarding_needs() {
     let store = "[store]\nurl = 'redis://127.0.0.1'\n";
     let program = env!("CARGO_BIN_EXE_crib");
     for (config, code, expected) in [
-        (store.to_owned(), 0, "not forwarded between gateways without `store.key`"),
+        (store.to_owned(), 0, "`store.url` without `store.key`"),
         (format!("{store}key = '{KEY}'\n"), 0, "because `store.address` is not set"),
         (format!("{store}address = 'http://a:1'\n"), 6, "`store.address` requires `store.key`"),
         (format!("{store}key = '{KEY}'\naddress = 'a:1'\n"), 6, "must be `http://HOST:PORT`"),

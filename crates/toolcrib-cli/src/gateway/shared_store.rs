@@ -115,22 +115,15 @@ fn with_signing_key(builder: CribBuilder, key: Option<SigningKey>, paths: &Paths
     }
 }
 
-/// Returns a note if requests for sessions are not forwarded between gateways, or only with the right listener.
+/// Returns a note if requests for sessions are forwarded to this gateway only with the right listener.
 pub(crate) fn find_forwarding_note(config: &Config) -> Option<Problem> {
     let spec = &config.store;
-    let (message, hint) = match (&spec.url, &spec.key, &spec.address) {
-        (Some(_), None, _) => {
-            let message = "requests for sessions are not forwarded between gateways without `store.key`";
-            (message, KEY_HINT)
-        }
-        (Some(_), Some(_), None) => {
-            let message = "requests for sessions are forwarded to this gateway only if `serve --listen` names an address \
-                           that other machines can reach, because `store.address` is not set";
-            (message, ADDRESS_HINT)
-        }
-        _ => return None,
-    };
-    let problem = problem(config, message.to_owned(), hint);
+    if spec.url.is_none() || spec.key.is_none() || spec.address.is_some() {
+        return None;
+    }
+    let message = "requests for sessions are forwarded to this gateway only if `serve --listen` names an address that other \
+                   machines can reach, because `store.address` is not set";
+    let problem = problem(config, message.to_owned(), ADDRESS_HINT);
     Some(Problem { scope: ProblemScope::Note, ..*problem })
 }
 

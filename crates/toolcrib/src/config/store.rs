@@ -115,6 +115,10 @@ pub(super) fn read(mut reader: TableReader<'_>) -> StoreSpec {
         let message = "`store.address` requires `store.key`".to_owned();
         let hint = "add `key = \"${secret:toolcrib-key}\"`, the same for all gateways";
         reader.error_at_value("address", message, hint);
+    } else if reader.has("url") && !reader.has("key") {
+        let message = "`store.url` without `store.key`: each gateway signs with a key of its own, and requests for sessions \
+                       are not forwarded between gateways";
+        reader.note(offset, message, "set the same `key` for every gateway that uses the store");
     }
     let dependent_keys = ["address", "prefix", "limit-lease", "connect-timeout", "timeout"];
     if !reader.has("url")
