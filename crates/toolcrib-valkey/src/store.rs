@@ -7,11 +7,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
+use tokio_util::task::TaskTracker;
 use toolcrib::Caller;
 use toolcrib::store::{
     Admission, CounterList, CounterUsage, ExpiringValue, LimitCounter, LimitRequest, Store, StoreError,
     StoreKey, StoreKind, StoreNotice, StoreReply, StoreResult, StoredValue, UsageRelease,
 };
+use toolcrib::util::tasks::SpawnBoxed as _;
 
 use crate::command::{Keys, StoreCommand, StoreScript, format_ttl, kind_slot};
 use crate::connection::StoreConnector;
@@ -91,7 +93,8 @@ impl ValkeyStore {
             prefix: keys.prefix.clone(),
             leases: leases.clone(),
         };
-        tokio::spawn(worker.run());
+        // Ends when the store is dropped.
+        TaskTracker::new().spawn_boxed(worker.run());
         let operation_timeout = options.operation_timeout;
         Ok(Self { operations, notices, health, keys, url, operation_timeout, leases })
     }
@@ -202,9 +205,9 @@ fn parse_value(reply: Reply) -> Result<Option<Bytes>, StoreError> {
     }
 }
 
-fn parse_bool(reply: Reply) -> Result<bool, StoreError> {
+fn parse_bool(reply: &Reply) -> Result<bool, StoreError> {
     match reply {
-        Reply::Integer(number) => Ok(number != 0),
+        Reply::Integer(number) => Ok(*number != 0),
         _ => Err(unexpected_reply()),
     }
 }
@@ -260,11 +263,11 @@ impl Store for ValkeyStore {
 
     fn put(&self, key: StoreKey<'_>, value: Bytes, ttl: Option<Duration>) -> StoreResult<()> {
         let new = NewValue::new(key.kind, value, ttl);
-        self.start_put("put", key, new, |reply| parse_bool(reply).map(drop))
+        self.start_put("put", key, new, |reply| parse_bool(&reply).map(drop))
     }
 
     fn put_if_absent(&self, key: StoreKey<'_>, value: Bytes, ttl: Option<Duration>) -> StoreResult<bool> {
-        self.start_put("put-if-absent", key, NewValue::new(key.kind, value, ttl), parse_bool)
+        self.start_put("put-if-absent", key, NewValue::new(key.kind, value, ttl), |reply| parse_bool(&reply))
     }
 
     fn replace(
@@ -276,7 +279,7 @@ impl Store for ValkeyStore {
     ) -> StoreResult<bool> {
         let last_arguments = vec![expected.clone()];
         let new = NewValue { last_arguments, ..NewValue::new(key.kind, value, ttl) };
-        self.start_put("replace", key, new, parse_bool)
+        self.start_put("replace", key, new, |reply| parse_bool(&reply))
     }
 
     fn take(&self, key: StoreKey<'_>) -> StoreResult<Option<Bytes>> {

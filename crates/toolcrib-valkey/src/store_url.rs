@@ -1,5 +1,6 @@
 //! `StoreUrl`: where the servers of a store are.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -168,7 +169,7 @@ struct UrlLogin {
 fn parse_login(login: &str) -> Result<UrlLogin, StoreUrlError> {
     let decode = |text: &str| {
         let decoded = percent_decode_str(text).decode_utf8();
-        decoded.map(|text| text.into_owned()).map_err(|_| error("the user or password is not UTF-8"))
+        decoded.map(Cow::into_owned).map_err(|_| error("the user or password is not UTF-8"))
     };
     let (user, password) = login.split_once(':').ok_or_else(|| {
         error("the URL has a user without a password; write `USER:PASSWORD@`, or `:PASSWORD@` for the default user")
