@@ -5,6 +5,7 @@ mod forwarding;
 mod get_stream;
 mod headers;
 mod relayed_events;
+mod session_request;
 mod sessions;
 mod stateless;
 
@@ -13,10 +14,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::header::{ALLOW, CONNECTION, EXPECT, HeaderName, HeaderValue, RETRY_AFTER};
-use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use toolcrib::call::trace_meta;
-use toolcrib::protocol::era::client::{self, DeclaredEra, INITIALIZE};
+use toolcrib::protocol::era::client::{self, DeclaredEra, INITIALIZE, RequestMeta};
 use toolcrib::protocol::json::object::Object;
 use toolcrib::protocol::jsonrpc::{
     ClientMessage, RequestId, ResponsePayload, code, encode_error_response, error_object,
@@ -109,11 +109,11 @@ fn endpoint_scope(
 /// Handles one request to an MCP endpoint.
 pub(crate) async fn respond(
     conn: &ConnectionContext,
-    mut request: Request<Incoming>,
+    request: &mut Request<Incoming>,
 ) -> Response<ResponseBody> {
     let found = match &conn.gateway.replicas {
         Some(replicas) if request.headers().contains_key(FORWARDED) => {
-            forwarding::accept(conn, replicas, &mut request)
+            forwarding::accept(conn, replicas, request)
         }
         _ => find_scope(conn, request.uri(), request.headers()).await,
     };
@@ -125,13 +125,12 @@ pub(crate) async fn respond(
     if *request.method() == Method::POST {
         return post(conn, scope, request).await;
     }
-    let (head, _) = request.into_parts();
-    if let Some(response) = forward_elsewhere(conn, &scope, &head, &Bytes::new()).await {
+    if let Some(response) = forward_elsewhere(conn, &scope, request, &Bytes::new()).await {
         return response;
     }
-    match head.method {
-        Method::GET => get_stream::open(conn, &scope, &head.headers).await,
-        Method::DELETE => sessions::delete(conn, &scope, &head.headers).await,
+    match *request.method() {
+        Method::GET => get_stream::open(conn, &scope, request.headers()).await,
+        Method::DELETE => sessions::delete(conn, &scope, request.headers()).await,
         _ => method_not_allowed(),
     }
 }
@@ -140,46 +139,47 @@ pub(crate) async fn respond(
 async fn forward_elsewhere(
     conn: &ConnectionContext,
     scope: &EndpointScope,
-    head: &Parts,
+    request: &Request<Incoming>,
     body: &Bytes,
 ) -> Option<Response<ResponseBody>> {
     let replicas = conn.gateway.replicas.as_ref()?;
     // Boxed to keep the future of a request without replicas small.
-    Box::pin(forwarding::forward_elsewhere(conn, replicas, scope, head, body)).await
+    Box::pin(forwarding::forward_elsewhere(conn, replicas, scope, request, body)).await
 }
 
 async fn post(
     conn: &ConnectionContext,
     mut scope: EndpointScope,
-    request: Request<Incoming>,
+    request: &mut Request<Incoming>,
 ) -> Response<ResponseBody> {
-    let (head, body) = request.into_parts();
-    let request_headers = match RequestHeaders::parse(&head.headers) {
+    let request_headers = match RequestHeaders::parse(request.headers()) {
         Ok(request_headers) => request_headers,
         Err((status, message)) => return error_response(status, None, code::INVALID_REQUEST, message),
     };
-    let expects_continue = head.headers.contains_key(EXPECT);
+    let expects_continue = request.headers().contains_key(EXPECT);
     let limits = BodyLimits { size: conn.gateway.max_body, expects_continue };
     let mut claim = MemoryClaim::for_body(conn.memory(&scope.access));
-    let body = match request_body::read(body, &limits, &mut claim).await {
+    let body = match request_body::read(request.body_mut(), &limits, &mut claim).await {
         Ok(body) => body,
         Err(error) => return unread_body(conn, error, claim.account()),
     };
     // The body may take long to arrive, and the access of the caller may have changed meanwhile.
     if scope.caller().is_revoked() {
-        scope = match Box::pin(find_scope(conn, &head.uri, &head.headers)).await {
+        scope = match Box::pin(find_scope(conn, request.uri(), request.headers())).await {
             Ok(scope) => scope,
             Err(response) => return *response,
         };
     }
-    if let Some(response) = forward_elsewhere(conn, &scope, &head, &body).await {
+    if let Some(response) = forward_elsewhere(conn, &scope, request, &body).await {
         return response;
     }
+    let headers = request.headers();
     if is_batch(&body) {
         if let Some(date) = &request_headers.unknown_revision {
             return unsupported_revision(None, date);
         }
-        return batch::respond(conn, &scope, &head.headers, &body).await;
+        // Boxed, as below, to keep the future of a request in a session small.
+        return Box::pin(batch::respond(conn, &scope, headers, &body)).await;
     }
     let invalid = |id: Option<&RequestId>, code, reason: &str| {
         error_response(StatusCode::BAD_REQUEST, id, code, reason)
@@ -195,7 +195,7 @@ async fn post(
                 Err(bad) => return invalid(Some(&id), code::INVALID_PARAMS, &bad.reason),
             };
             let request = McpRequest { id, method, params, accepts_events: request_headers.accepts_events };
-            handle_request(conn, scope, &request_headers, &head.headers, request).await
+            handle_request(conn, scope, &request_headers, headers, request).await
         }
         ClientMessage::Notification { method, params } if request_headers.is_stateless() => {
             stateless::receive(conn, scope, method, params);
@@ -203,7 +203,8 @@ async fn post(
         }
         ClientMessage::Response { id, .. } if request_headers.is_stateless() => unexpected_response(&id),
         message => {
-            sessions::handle_without_response(conn, &scope, &request_headers, &head.headers, message).await
+            Box::pin(sessions::handle_without_response(conn, &scope, &request_headers, headers, message))
+                .await
         }
     }
 }
@@ -278,25 +279,7 @@ async fn handle_request(
     }
     match conn.meta_reader.read(request.params.as_mut()) {
         DeclaredEra::Stateless(meta) => {
-            let params = request.params.as_ref();
-            let mut checked = request_headers.check_body(meta.revision, &request.method, params, headers);
-            // On the gateway's own socket there is no proxy that could have acted on the headers.
-            if checked.is_ok() && conn.peer.entrypoint != Entrypoint::Socket {
-                checked = headers::check_header_params(
-                    &conn.gateway.service,
-                    &scope,
-                    &request.method,
-                    params,
-                    headers,
-                )
-                .await;
-            }
-            match checked {
-                Ok(()) => stateless::respond(conn, scope, request, meta).await,
-                Err(reason) => {
-                    error_response(StatusCode::BAD_REQUEST, Some(&request.id), code::HEADER_MISMATCH, &reason)
-                }
-            }
+            Box::pin(handle_stateless(conn, scope, request_headers, headers, request, meta)).await
         }
         DeclaredEra::UnsupportedVersion(date) => match request_headers.names_other_revision(&date) {
             false => unsupported_revision(Some(&request.id), &date),
@@ -314,9 +297,33 @@ async fn handle_request(
         }
         DeclaredEra::Undeclared => match &request_headers.unknown_revision {
             Some(date) => unsupported_revision(Some(&request.id), date),
-            None if request.method == INITIALIZE => sessions::open(conn, scope, &request).await,
+            None if request.method == INITIALIZE => Box::pin(sessions::open(conn, scope, &request)).await,
             None => sessions::respond(conn, &scope, headers, request).await,
         },
+    }
+}
+
+/// Handles a request of the stateless era if its headers agree with its body.
+async fn handle_stateless(
+    conn: &ConnectionContext,
+    scope: EndpointScope,
+    request_headers: &RequestHeaders,
+    headers: &HeaderMap,
+    request: McpRequest,
+    meta: RequestMeta,
+) -> Response<ResponseBody> {
+    let params = request.params.as_ref();
+    let mut checked = request_headers.check_body(meta.revision, &request.method, params, headers);
+    // On the gateway's own socket there is no proxy that could have acted on the headers.
+    if checked.is_ok() && conn.peer.entrypoint != Entrypoint::Socket {
+        let service = &conn.gateway.service;
+        checked = headers::check_header_params(service, &scope, &request.method, params, headers).await;
+    }
+    match checked {
+        Ok(()) => stateless::respond(conn, scope, request, meta).await,
+        Err(reason) => {
+            error_response(StatusCode::BAD_REQUEST, Some(&request.id), code::HEADER_MISMATCH, &reason)
+        }
     }
 }
 

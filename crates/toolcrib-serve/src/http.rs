@@ -170,11 +170,11 @@ async fn serve_http2(io: PeekIo<Box<dyn ClientIo>>, conn: Arc<ConnectionContext>
     let monitor = Arc::<StreamMonitor>::default();
     let shared_monitor = monitor.clone();
     let shared_conn = conn.clone();
-    let service = service_fn(move |request| {
+    let service = service_fn(move |mut request| {
         let conn = shared_conn.clone();
         let stream = shared_monitor.open_stream();
         Box::pin(async move {
-            let response = handle_request(&conn, request).await;
+            let response = handle_request(&conn, &mut request).await;
             Ok::<_, Infallible>(response.map(|body| stream.track(body)))
         })
     });

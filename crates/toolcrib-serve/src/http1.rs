@@ -6,7 +6,7 @@ use std::future::{Future, pending, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,6 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 use crate::body::ResponseBody;
+use crate::connection_waker::ConnectionWaker;
 use crate::detached_stream::DetachedResponse;
 use crate::draining;
 use crate::gateway::ConnectionContext;
@@ -154,13 +155,13 @@ where
     let phase = Arc::<PhaseState>::default();
     let service_phase = phase.clone();
     let service_conn = conn.clone();
-    let service = service_fn(move |request: Request<_>| {
+    let service = service_fn(move |mut request: Request<_>| {
         let conn = service_conn.clone();
         let guard = RequestGuard::new(&service_phase);
         // Boxed, because hyper keeps the memory of this future between requests.
         Box::pin(async move {
             let can_detach = DetachedResponse::can_detach(&request);
-            let response = respond(&conn, request).await;
+            let response = respond(&conn, &mut request).await;
             let attached = if can_detach { guard.0.detached.take_stream(response) } else { Some(response) };
             match attached {
                 Some(response) => {
@@ -174,20 +175,29 @@ where
     // The caller enforces the header timeout across phases.
     let builder = builder.header_read_timeout(None).max_buf_size(MAX_BUFFER);
     let mut connection = builder.serve_connection(TokioIo::new(io.clone()), service).with_upgrades();
+    let waker = ConnectionWaker::new();
+    let connection_waker = Waker::from(waker.clone());
     let mut idle_timer = pin!(sleep(phase_time));
     let bytes_before = io.bytes_read();
     let mut head = PartialHead::new(head_due);
     let end = tokio::select! {
-        end = poll_fn(|context| match poll_connection(io, &phase, &mut connection, context) {
-            Poll::Pending => {
-                let is_partial = head.has_arrived(&phase, io.bytes_read() - bytes_before);
-                match phase.is_idle() && !io.is_writing() {
-                    true if is_partial => head.poll_timeout(context).map(|()| Some(ConnectionPhaseEnd::Closed)),
-                    true => idle_timer.as_mut().poll(context).map(|()| None),
-                    false => Poll::Pending,
+        biased;
+        end = poll_fn(|context| {
+            waker.set_task(context.waker());
+            let connection_context = &mut Context::from_waker(&connection_waker);
+            match poll_connection(io, &phase, &mut connection, connection_context) {
+                Poll::Pending => {
+                    let is_partial = head.has_arrived(&phase, io.bytes_read() - bytes_before);
+                    match phase.is_idle() && !io.is_writing() {
+                        true if is_partial => {
+                            head.poll_timeout(context).map(|()| Some(ConnectionPhaseEnd::Closed))
+                        }
+                        true => idle_timer.as_mut().poll(context).map(|()| None),
+                        false => Poll::Pending,
+                    }
                 }
+                polled => polled.map(Some),
             }
-            polled => polled.map(Some),
         }) => end,
         () = conn.stop.cancelled() => {
             if phase.is_idle() && !io.is_writing() {
@@ -204,7 +214,7 @@ where
 }
 
 /// Handles a request. While the gateway drains, its response is the last one on the connection.
-async fn respond(conn: &ConnectionContext, request: Request<Incoming>) -> Response<ResponseBody> {
+async fn respond(conn: &ConnectionContext, request: &mut Request<Incoming>) -> Response<ResponseBody> {
     let mut response = handle_request(conn, request).await;
     if conn.gateway.draining.is_on() {
         draining::close_connection(&mut response);

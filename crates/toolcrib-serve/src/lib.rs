@@ -86,6 +86,7 @@ mod callers;
 mod client_memory;
 mod connection_clients;
 mod connection_peer;
+mod connection_waker;
 mod dashboard;
 mod dashboard_sessions;
 mod detached_stream;

@@ -1,5 +1,6 @@
 //! Reads request bodies within their size limit and the memory of clients.
 
+use std::future::poll_fn;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,6 +9,7 @@ use hyper::body::{Body, Incoming};
 use tokio::time::timeout;
 
 use crate::client_memory::MemoryClaim;
+use crate::connection_waker::poll_body;
 
 /// Bytes of a body that is refused which are read and discarded, so that the sender can read the response.
 const MAX_DISCARDED: usize = 1 << 20;
@@ -40,20 +42,20 @@ pub(crate) struct BodyLimits {
 /// Reads a body. Its memory is counted in `claim`; a large body keeps that claim until its last slice is dropped. Some of a body
 /// that is refused is read and discarded, because the sender might not read the response otherwise.
 pub(crate) async fn read(
-    mut body: Incoming,
+    body: &mut Incoming,
     limits: &BodyLimits,
     claim: &mut MemoryClaim,
 ) -> Result<Bytes, RequestBodyError> {
     if body.size_hint().lower() > limits.size as u64 {
         if !limits.expects_continue {
-            discard(&mut body).await;
+            discard(body).await;
         }
         return Err(RequestBodyError::TooLarge);
     }
-    let read = timeout(BODY_TIMEOUT, read_frames(&mut body, limits.size, claim)).await;
+    let read = timeout(BODY_TIMEOUT, read_frames(body, limits.size, claim)).await;
     let read = read.unwrap_or(Err(RequestBodyError::TimedOut));
     if read == Err(RequestBodyError::NoMemory) {
-        discard(&mut body).await;
+        discard(body).await;
     }
     read
 }
@@ -66,7 +68,9 @@ pub(crate) async fn read_frames(
 ) -> Result<Bytes, RequestBodyError> {
     let mut first = Bytes::new();
     let mut all = Vec::new();
-    while let Some(frame) = body.frame().await {
+    while !body.is_end_stream()
+        && let Some(frame) = poll_fn(|context| poll_body(body, context)).await
+    {
         // Trailers are ignored.
         let Ok(data) = frame.map_err(|_| RequestBodyError::Incomplete)?.into_data() else { continue };
         if first.len() + all.len() + data.len() > limit {

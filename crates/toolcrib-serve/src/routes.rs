@@ -32,7 +32,7 @@ pub const PROJECT_HEADER: &str = "toolcrib-project";
 /// Handles a request. The response to one without a valid token is delayed, and may close the connection.
 pub(crate) async fn handle_request(
     conn: &ConnectionContext,
-    request: Request<Incoming>,
+    request: &mut Request<Incoming>,
 ) -> Response<ResponseBody> {
     if conn.peer.is_proxy {
         return Box::pin(handle_forwarded(conn, request)).await;
@@ -55,7 +55,10 @@ pub(crate) async fn handle_request(
 
 /// Handles a request that a trusted proxy passed on. Its connection carries requests of many clients, so it is not closed for
 /// failed logins of one of them; the number of requests at the same time is limited for each client.
-async fn handle_forwarded(conn: &ConnectionContext, request: Request<Incoming>) -> Response<ResponseBody> {
+async fn handle_forwarded(
+    conn: &ConnectionContext,
+    request: &mut Request<Incoming>,
+) -> Response<ResponseBody> {
     let gateway = &conn.gateway;
     let Ok(client) = ForwardedClient::read(request.headers(), &gateway.trusted_proxies) else {
         let message = "`Forwarded` and `X-Forwarded-…` describe different clients; \
@@ -85,7 +88,7 @@ async fn handle_forwarded(conn: &ConnectionContext, request: Request<Incoming>) 
 /// Checks host, origin and caller of a request and routes it by path. A proxy may name the host that its client addressed.
 async fn route_request(
     conn: &ConnectionContext,
-    request: Request<Incoming>,
+    request: &mut Request<Incoming>,
     forwarded_host: Option<&str>,
 ) -> Response<ResponseBody> {
     let gateway = &conn.gateway;
@@ -94,16 +97,26 @@ async fn route_request(
     if let Err(reason) = checked {
         return error_response(StatusCode::FORBIDDEN, &reason);
     }
-    let path = request.uri().path();
-    if endpoint::is_endpoint_path(path) {
+    if endpoint::is_endpoint_path(request.uri().path()) {
         return endpoint::respond(conn, request).await;
     }
+    // Boxed to keep the future of a request to an endpoint small.
+    Box::pin(respond_elsewhere(conn, request)).await
+}
+
+/// Handles a request to another path than those of the MCP endpoints.
+async fn respond_elsewhere(
+    conn: &ConnectionContext,
+    request: &mut Request<Incoming>,
+) -> Response<ResponseBody> {
+    let gateway = &conn.gateway;
+    let path = request.uri().path();
     if let Some(resource) = path.strip_prefix(METADATA_PATH)
         && let Some(issued) = gateway.callers.issued()
     {
-        return resource_metadata(conn, &issued, &request, resource);
+        return resource_metadata(conn, &issued, request, resource);
     }
-    if let Some(response) = dashboard::respond(conn, &request).await {
+    if let Some(response) = dashboard::respond(conn, request).await {
         return response;
     }
     let session = conn.session(request.headers());
@@ -112,14 +125,14 @@ async fn route_request(
         Some(access) => access,
         None => match conn.authenticate(request.uri(), request.headers()).await {
             Ok(access) => access,
-            Err(error) => return respond_unauthenticated(conn, &request, &error).await,
+            Err(error) => return respond_unauthenticated(conn, request, &error).await,
         },
     };
     let caller = &access.caller;
     if path == "/metrics" {
-        return respond_metrics(conn, caller, &request).await;
+        return respond_metrics(conn, caller, request).await;
     }
-    if !access.admin && !is_health(path) && !is_own_data(&request) {
+    if !access.admin && !is_health(path) && !is_own_data(request) {
         let caller = caller.as_str();
         let message = format!("caller `{caller}` is not an admin; set `callers.{caller}.admin = true`");
         return error_response(StatusCode::FORBIDDEN, &message);
@@ -129,7 +142,7 @@ async fn route_request(
         return upgrade_to_pipe(conn, request);
     }
     let can_approve = conn.can_approve(caller, is_logged_in);
-    let request = AdminRequest { can_approve, is_admin: access.admin, ..admin_request(caller, &request) };
+    let request = AdminRequest { can_approve, is_admin: access.admin, ..admin_request(caller, request) };
     match gateway.admin.open_events(&request) {
         Some(Ok(events)) => {
             let events = RevocableEvents::new(events, access.revoked.clone());
@@ -235,7 +248,7 @@ fn resource_metadata(
 }
 
 /// Upgrades the connection to a pipe of MCP messages, for `toolcrib stdio`.
-fn upgrade_to_pipe(conn: &ConnectionContext, mut request: Request<Incoming>) -> Response<ResponseBody> {
+fn upgrade_to_pipe(conn: &ConnectionContext, request: &mut Request<Incoming>) -> Response<ResponseBody> {
     if request.method() != Method::GET || request.headers().get(UPGRADE).is_none_or(|value| value != "mcp") {
         return error_response(StatusCode::UPGRADE_REQUIRED, "this path needs the header `Upgrade: mcp`");
     }
@@ -260,7 +273,7 @@ fn upgrade_to_pipe(conn: &ConnectionContext, mut request: Request<Incoming>) -> 
     let max_message = gateway.max_body;
     let stop = conn.stop.clone();
     let draining = gateway.draining.token();
-    let upgraded = hyper::upgrade::on(&mut request);
+    let upgraded = hyper::upgrade::on(request);
     gateway.tasks.spawn_boxed(async move {
         let Ok(upgraded) = upgraded.await else { return };
         let (reader, writer) = tokio::io::split(TokioIo::new(upgraded));

@@ -182,12 +182,19 @@ impl RequestContext {
 
     /// Creates a call with this context.
     pub(crate) fn call(self, method: Cow<'static, str>, selector: Selector, params: Object) -> Call {
-        self.complete(Call::request(method, selector, params).forward_unknown_names())
+        let caller = self.scope.caller().clone();
+        let mut call =
+            Call::from_client(caller, self.client, method, selector, params).forward_unknown_names();
+        call.set_client_context(self.client_context, self.updates);
+        call.set_client_name(self.scope.client_name);
+        call
     }
 
-    /// Adds this context to a call.
-    fn complete(self, mut call: Call) -> Call {
-        call.set_origin(self.scope.caller().clone(), self.client, self.client_context, self.updates);
+    /// Creates a notification with this context.
+    fn notification(self, method: String, selector: Selector, params: Object) -> Call {
+        let caller = self.scope.caller().clone();
+        let mut call = Call::notification(method, selector, params).caller(caller).client(self.client);
+        call.set_client_context(self.client_context, self.updates);
         call.set_client_name(self.scope.client_name);
         call.set_client_transport(self.scope.transport);
         call
@@ -323,11 +330,14 @@ impl McpService {
         }
         match methods::classify(&context.scope.view, era, method, &params) {
             Ok(MethodAction::Forward(selector)) => self.forward(context, method, selector, params).await,
-            Ok(MethodAction::Extension) => self.forward_extension(context, method, params).await,
-            Ok(MethodAction::ListSkills) => self.list_skills(&context).await,
-            Ok(MethodAction::List(kind)) => self.list(context, kind, params).await.0,
-            Ok(MethodAction::ListTasks) => self.list_tasks(&context, &params).await,
-            Ok(MethodAction::Discover) => ResponsePayload::Result(self.discover_result(&context.scope).await),
+            // Boxed to keep the future of a call small.
+            Ok(MethodAction::Extension) => Box::pin(self.forward_extension(context, method, params)).await,
+            Ok(MethodAction::ListSkills) => Box::pin(self.list_skills(&context)).await,
+            Ok(MethodAction::List(kind)) => Box::pin(self.list(context, kind, params)).await.0,
+            Ok(MethodAction::ListTasks) => Box::pin(self.list_tasks(&context, &params)).await,
+            Ok(MethodAction::Discover) => {
+                ResponsePayload::Result(Box::pin(self.discover_result(&context.scope)).await)
+            }
             Ok(MethodAction::Empty) => ResponsePayload::Result(client::empty_result(era)),
             Err(response) => response,
         }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio::sync::{oneshot, watch};
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -86,7 +87,7 @@ struct PipeClient {
     stateless_questions: Arc<PendingQuestions>,
     /// Number of the last question that was sent before this pipe.
     last_question: u64,
-    in_flight: Arc<InFlight>,
+    in_flight: Arc<InFlight<AbortHandle>>,
     tasks: TaskTracker,
     /// Cancelled at shutdown and disconnect; ends listen streams.
     stop_streams: CancellationToken,

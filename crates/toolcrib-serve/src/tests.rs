@@ -7,6 +7,7 @@ mod idle_connections;
 mod issuers;
 mod proxies;
 mod replicas;
+mod session_requests;
 mod shared_store;
 mod slow_responses;
 mod transparency;

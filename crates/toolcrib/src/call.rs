@@ -125,15 +125,27 @@ impl Call {
     /// Creates any request, with the client's own parameters. The member that names the item is set to the name in
     /// `selector` unless it has that value already.
     pub fn request(method: impl Into<Cow<'static, str>>, selector: Selector, params: Object) -> Self {
+        Self::from_client(Caller::local(), Client::without_capabilities(), method.into(), selector, params)
+    }
+
+    /// Creates a request of a client. The setters would replace the caller, which is an allocation, and move the call.
+    #[doc(hidden)]
+    pub fn from_client(
+        caller: Caller,
+        client: Client,
+        method: Cow<'static, str>,
+        selector: Selector,
+        params: Object,
+    ) -> Self {
         Self {
-            caller: Caller::local(),
+            caller,
             selector,
-            method: method.into(),
+            method,
             params,
             timeout: None,
             deadline: None,
             id: None,
-            client: Client::without_capabilities(),
+            client,
             client_name: None,
             client_transport: None,
             update_sink: None,
@@ -255,17 +267,13 @@ impl Call {
         self
     }
 
-    /// Sets what is known about the origin of the call at once. The setters above would move the call each time.
+    /// Sets what is known about the client besides the call, and where its updates go.
     #[doc(hidden)]
-    pub fn set_origin(
+    pub fn set_client_context(
         &mut self,
-        caller: Caller,
-        client: Client,
         client_context: Option<Arc<ClientContext>>,
         update_sink: Option<Arc<dyn UpdateSink>>,
     ) {
-        self.caller = caller;
-        self.client = client;
         self.client_context = client_context;
         self.update_sink = update_sink;
     }

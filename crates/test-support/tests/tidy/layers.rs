@@ -50,6 +50,7 @@ const CRATES: &[Crate] = &[
             "admin_routes",
             "client_memory",
             "connection_peer",
+            "connection_waker",
             "forwarded",
             "origin_check",
             "resource",

@@ -1,11 +1,10 @@
 //! JSON-RPC batches in one HTTP request.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use hyper::{HeaderMap, Response, StatusCode};
 use toolcrib::protocol::jsonrpc::{RequestId, code, encode_response};
 
+use super::session_request::SessionRequest;
 use super::sessions::{SessionError, session_error};
 use super::{McpRequest, error_response, sessions};
 use crate::batch::{BatchPart, NEEDS_SESSION, duplicate_id_response, join_responses, parse_batch};
@@ -14,11 +13,11 @@ use crate::gateway::ConnectionContext;
 use crate::response::{self, json_response};
 use crate::service::EndpointScope;
 use crate::session::SessionRef;
-use crate::session::stream::{EventLog, ResponseStart};
+use crate::session::stream::ResponseStart;
 
 /// A message of a batch that gets a response.
-enum StartedMessage {
-    InFlight(RequestId, Arc<EventLog>),
+enum StartedMessage<'a> {
+    InFlight(RequestId, SessionRequest<'a>),
     Done(Vec<u8>),
 }
 
@@ -41,7 +40,7 @@ pub(super) async fn respond(
         Ok(parts) => parts,
         Err((code, message)) => return refuse(code, &message),
     };
-    let started: Vec<StartedMessage> =
+    let started: Vec<StartedMessage<'_>> =
         parts.into_iter().filter_map(|part| start(conn, &session, part)).collect();
     if started.is_empty() {
         return response::respond(StatusCode::ACCEPTED, ResponseBody::empty());
@@ -50,7 +49,7 @@ pub(super) async fn respond(
     for message in started {
         match message {
             StartedMessage::Done(response) => responses.push(response),
-            StartedMessage::InFlight(id, log) => match log.wait_for_start(false).await {
+            StartedMessage::InFlight(id, request) => match request.wait_for_start(false).await {
                 ResponseStart::Complete(response) => responses.push(encode_response(&id, &response)),
                 // A cancelled request gets no response.
                 ResponseStart::Cancelled | ResponseStart::Stream => {}
@@ -61,13 +60,21 @@ pub(super) async fn respond(
 }
 
 /// Starts to handle one message; `None` for one that gets no response.
-fn start(conn: &ConnectionContext, session: &SessionRef, part: BatchPart) -> Option<StartedMessage> {
+fn start<'a>(
+    conn: &'a ConnectionContext,
+    session: &SessionRef,
+    part: BatchPart,
+) -> Option<StartedMessage<'a>> {
     match part {
         BatchPart::Invalid(response) => Some(StartedMessage::Done(response)),
         BatchPart::Request { id, method, params } => {
             let request = McpRequest { id: id.clone(), method, params, accepts_events: false };
-            Some(match sessions::start(conn, session, request) {
-                Some(log) => StartedMessage::InFlight(id, log),
+            Some(match SessionRequest::start(conn, session, request) {
+                Some(mut request) => {
+                    // The requests of a batch run at the same time.
+                    request.continue_in_task();
+                    StartedMessage::InFlight(id, request)
+                }
                 None => StartedMessage::Done(duplicate_id_response(&id)),
             })
         }

@@ -7,7 +7,6 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
-use hyper::http::request::Parts;
 use hyper::{HeaderMap, Request, Response, StatusCode};
 use toolcrib::protocol::jsonrpc::{ClientMessage, RequestId, code, encode_error_response, encode_response};
 use toolcrib::protocol::versions::Era;
@@ -49,7 +48,7 @@ struct OutgoingRequest<'a> {
     conn: &'a ConnectionContext,
     replicas: &'a Replicas,
     scope: &'a EndpointScope,
-    head: &'a Parts,
+    received: &'a Request<Incoming>,
     body: &'a Bytes,
 }
 
@@ -94,12 +93,12 @@ pub(super) async fn forward_elsewhere(
     conn: &ConnectionContext,
     replicas: &Replicas,
     scope: &EndpointScope,
-    head: &Parts,
+    received: &Request<Incoming>,
     body: &Bytes,
 ) -> Option<Response<ResponseBody>> {
-    let request = OutgoingRequest { conn, replicas, scope, head, body };
-    let is_from_replica = head.extensions.get::<FromReplica>().is_some();
-    match headers::session_id(&head.headers) {
+    let request = OutgoingRequest { conn, replicas, scope, received, body };
+    let is_from_replica = received.extensions().get::<FromReplica>().is_some();
+    match headers::session_id(received.headers()) {
         Some(id) => {
             let sessions = &conn.gateway.sessions;
             // Sessions that are open here, also those of other callers, are handled here.
@@ -204,18 +203,19 @@ impl OutgoingRequest<'_> {
         let Some(caller) = self.conn.gateway.callers.assert_caller(&self.scope.access) else {
             return not_sent("the caller has just lost access");
         };
-        let head = self.head;
-        let target = ForwardedTarget::new(owner, &head.method, &head.uri, &head.headers);
+        let received = self.received;
+        let target = ForwardedTarget::new(owner, received.method(), received.uri(), received.headers());
         let assertion = caller.encode(&self.replicas.own, &target, wall_time());
         let assertion = assertion.and_then(|value| HeaderValue::try_from(value).ok());
-        let (Some(assertion), Ok(url)) = (assertion, format!("{owner}{}", request_path(&head.uri)).parse())
+        let (Some(assertion), Ok(url)) =
+            (assertion, format!("{owner}{}", request_path(received.uri())).parse())
         else {
             return not_sent("it cannot be addressed");
         };
         let mut request = Request::new(Full::new(self.body.clone()));
-        *request.method_mut() = head.method.clone();
+        *request.method_mut() = received.method().clone();
         *request.uri_mut() = url;
-        *request.headers_mut() = passed_headers(&head.headers);
+        *request.headers_mut() = passed_headers(received.headers());
         request.headers_mut().insert(FORWARDED, assertion);
         match self.replicas.send(owner, request).await {
             Ok(response) => self.relay(owner, response).await,

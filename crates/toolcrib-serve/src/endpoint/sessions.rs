@@ -1,7 +1,5 @@
 //! Requests in a session. They continue when their connection ends; only the client cancels them.
 
-use std::sync::Arc;
-
 use hyper::header::HeaderValue;
 use hyper::{HeaderMap, Response, StatusCode};
 use toolcrib::protocol::era::client::{CANCELLED, PROGRESS, ROOTS_CHANGED, negotiate_revision};
@@ -15,6 +13,7 @@ use toolcrib::util::tasks::SpawnBoxed as _;
 use toolcrib::{Error, ErrorKind};
 
 use super::headers::{self, RequestHeaders, SESSION_ID};
+use super::session_request::SessionRequest;
 use super::{
     McpRequest, complete_response, error_response, event_response, method_not_allowed, overloaded,
     unsupported_revision,
@@ -25,7 +24,7 @@ use crate::response::{self, json_response};
 use crate::service::EndpointScope;
 use crate::service::session_client::SessionClientState;
 use crate::session::shared::RestoredSession;
-use crate::session::stream::{EventLog, EventLogReader, ResponseStart};
+use crate::session::stream::{EventLogReader, ResponseStart};
 use crate::session::{NewSession, Session, SessionRef};
 
 /// Largest size of what a client may declare in `initialize`, in bytes.
@@ -248,8 +247,9 @@ pub(super) async fn respond(
     };
     let id = request.id.clone();
     let accepts_events = request.accepts_events;
-    let Some(log) = start(conn, &session, request) else { return duplicate_id(&id) };
-    let start = log.wait_for_start(accepts_events).await;
+    let Some(request) = SessionRequest::start(conn, &session, request) else { return duplicate_id(&id) };
+    let log = request.log.clone();
+    let start = request.wait_for_start(accepts_events).await;
     conn.gateway.sessions.report_change(&session);
     match start {
         ResponseStart::Complete(response) => {
@@ -269,42 +269,4 @@ pub(super) async fn respond(
 fn duplicate_id(id: &RequestId) -> Response<ResponseBody> {
     let message = "a request with this id is already in progress";
     error_response(StatusCode::BAD_REQUEST, Some(id), code::INVALID_REQUEST, message)
-}
-
-/// Handles a request in a task of its own; `None` if a request with its id is in progress.
-pub(super) fn start(
-    conn: &ConnectionContext,
-    session: &SessionRef,
-    request: McpRequest,
-) -> Option<Arc<EventLog>> {
-    let McpRequest { id, method, params, accepts_events } = request;
-    let log = session.streams.new_log(session.client.is_shared().then_some(&id));
-    let service = conn.gateway.service.clone();
-    let task_session = session.clone();
-    let task_log = log.clone();
-    let request_id = id.clone();
-    let started = session.client.in_flight.start(&id, || {
-        let closer = LogCloser(task_log);
-        let handler = async move {
-            let out = accepts_events.then_some(&closer.0);
-            let client = &task_session.client;
-            let response = client.respond(&service, &request_id, &method, params, out).await;
-            client.in_flight.finish(&request_id);
-            closer.0.finish(&request_id, response);
-            task_session.streams.remove_excess();
-            task_session.touch();
-        };
-        // Boxed, because a task is moved several times before and after it runs.
-        conn.gateway.tasks.spawn_boxed(handler).abort_handle()
-    });
-    started.then_some(log)
-}
-
-/// Closes the log when its request ends or is cancelled.
-struct LogCloser(Arc<EventLog>);
-
-impl Drop for LogCloser {
-    fn drop(&mut self) {
-        self.0.close();
-    }
 }

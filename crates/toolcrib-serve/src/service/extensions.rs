@@ -18,7 +18,7 @@ use toolcrib::protocol::era::extensions::{
 };
 use toolcrib::protocol::json::object::{Object, parse_array, to_json_string};
 use toolcrib::protocol::jsonrpc::{ResponsePayload, code};
-use toolcrib::{Call, Catalog, ClientCapabilities, Selector, ServerId};
+use toolcrib::{Catalog, ClientCapabilities, Selector, ServerId};
 use tracing::warn;
 
 use super::methods::{method_not_found, to_static};
@@ -82,9 +82,9 @@ impl McpService {
         let service = self.clone();
         tasks.spawn(async move {
             if let Ok(Some(selector)) = service.select_extension_server(&context, &method, &params).await {
-                let call = Call::notification(method, selector, params);
+                let call = context.notification(method, selector, params);
                 // The observers have the reason why it failed; there is no response.
-                let _ = service.crib.call(context.complete(call)).await;
+                let _ = service.crib.call(call).await;
             }
             drop(permit);
         });

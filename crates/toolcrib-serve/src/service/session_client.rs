@@ -28,7 +28,7 @@ use super::change_watcher::{
     ChangeEvent, ChangeSink, encode_list_changed, encode_lists_changed, encode_log, encode_resource_updates,
     list_index,
 };
-use super::in_flight::InFlight;
+use super::in_flight::{CancelRequest, InFlight};
 use super::session_record::{RECORD_TTL, SessionRecord, SharedSession};
 use super::updates::{IdleUpdateWriter, MessageSink, PendingQuestions, UpdateReceiver};
 use super::{
@@ -55,7 +55,7 @@ pub(crate) struct SessionClientState {
     pub(crate) idle_updates: Arc<IdleUpdateWriter>,
     client_context: Arc<ClientContext>,
     /// The client's requests in progress.
-    pub(crate) in_flight: InFlight,
+    pub(crate) in_flight: InFlight<Arc<dyn CancelRequest>>,
     /// The part that other gateways know, if they use the same store.
     shared: Option<Box<SharedSession>>,
 }
@@ -232,22 +232,14 @@ impl SessionClientState {
         out: Option<&impl MessageSink>,
     ) -> ResponsePayload {
         match method {
-            SET_LEVEL => {
-                let response = self.set_level(service, params).await;
-                return Box::pin(self.share_change(service, response)).await;
-            }
-            SUBSCRIBE => {
-                let response = self.subscribe(service, params.as_ref()).await;
-                return Box::pin(self.share_change(service, response)).await;
-            }
-            UNSUBSCRIBE => {
-                let response = self.unsubscribe(params.as_ref());
-                return Box::pin(self.share_change(service, response)).await;
+            // Boxed to keep the future of a call small.
+            SET_LEVEL | SUBSCRIBE | UNSUBSCRIBE => {
+                return Box::pin(self.change_record(service, method, params)).await;
             }
             _ => {}
         }
         if let Some(kind) = ListKind::from_method(method) {
-            return self.list(service, kind, params.unwrap_or_default()).await;
+            return Box::pin(self.list(service, kind, params.unwrap_or_default())).await;
         }
         let Some(out) = out.filter(|_| McpService::is_forwarded(Era::Session, method)) else {
             return service.respond(self.request_context(false), method, params).await;
@@ -259,6 +251,21 @@ impl SessionClientState {
         let response = service.respond_with_updates(context, method, params, receiver, out).await;
         self.questions.remember_follow_ups(&response, creates_task);
         response
+    }
+
+    /// Handles a request that changes what other gateways know of the session.
+    async fn change_record(
+        &self,
+        service: &McpService,
+        method: &str,
+        params: Option<Object>,
+    ) -> ResponsePayload {
+        let response = match method {
+            SET_LEVEL => self.set_level(service, params).await,
+            SUBSCRIBE => self.subscribe(service, params.as_ref()).await,
+            _ => self.unsubscribe(params.as_ref()),
+        };
+        self.share_change(service, response).await
     }
 
     async fn list(&self, service: &McpService, kind: ListKind, params: Object) -> ResponsePayload {

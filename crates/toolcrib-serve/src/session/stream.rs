@@ -9,6 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep};
 use toolcrib::protocol::jsonrpc::{RequestId, ResponsePayload, encode_response};
 use toolcrib::protocol::sse::write_event;
@@ -19,6 +20,7 @@ use toolcrib::{Error, ErrorKind};
 use crate::body::MessageSource;
 use crate::client_memory::MemoryAccount;
 use crate::service::error_payload;
+use crate::service::in_flight::CancelRequest;
 use crate::service::updates::MessageSink;
 
 /// Events kept per stream.
@@ -77,6 +79,8 @@ struct EventLogState {
     /// Number of the current reader; a newer reader ends an older one.
     reader: u64,
     waker: Option<Waker>,
+    /// The task that handles the request, if it has one of its own.
+    task: Option<AbortHandle>,
 }
 
 /// The start of a response.
@@ -178,9 +182,17 @@ impl EventLog {
         self.state().bytes.min(MAX_BYTES)
     }
 
-    /// Waits until the response is complete, becomes a stream, or is cancelled.
-    pub(crate) async fn wait_for_start(&self, accepts_events: bool) -> ResponseStart {
+    /// Waits until the response is complete, becomes a stream, or is cancelled. Calls `poll_handler` before each look at the
+    /// state, so that it may handle the request.
+    pub(crate) async fn wait_for_start(
+        &self,
+        accepts_events: bool,
+        mut poll_handler: impl FnMut(&mut Context<'_>),
+    ) -> ResponseStart {
         let start = std::future::poll_fn(|context| {
+            // What the handler does is seen below, without another poll.
+            self.state().waker = None;
+            poll_handler(context);
             let mut state = self.state();
             match (state.response.take(), state.is_stream && accepts_events, state.ended) {
                 (Some(response), ..) => Poll::Ready(ResponseStart::Complete(response)),
@@ -218,6 +230,34 @@ impl EventLog {
     /// Closes the log, without a response if there is none yet.
     pub(crate) fn close(&self) {
         self.state().close();
+    }
+
+    /// Sets the task that handles the request from now on. It is aborted if the request was cancelled.
+    pub(crate) fn set_task(&self, task: AbortHandle) {
+        let mut state = self.state();
+        if state.ended.is_some() {
+            task.abort();
+        } else {
+            state.task = Some(task);
+        }
+    }
+
+    /// Returns whether the request has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.state().ended.is_some()
+    }
+}
+
+impl CancelRequest for EventLog {
+    fn cancel(&self) {
+        let task = {
+            let mut state = self.state();
+            state.close();
+            state.task.take()
+        };
+        if let Some(task) = task {
+            task.abort();
+        }
     }
 }
 

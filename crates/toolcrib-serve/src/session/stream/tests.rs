@@ -21,10 +21,10 @@ async fn next(reader: &mut EventLogReader) -> Option<String> {
 async fn response_without_updates_is_complete() {
     let log = ReplayStreams::default().new_log(None);
     log.finish(&id(), result("{}"));
-    assert!(matches!(log.wait_for_start(true).await, ResponseStart::Complete(_)));
+    assert!(matches!(log.wait_for_start(true, |_| ()).await, ResponseStart::Complete(_)));
     let dropped = ReplayStreams::default().new_log(None);
     dropped.close();
-    assert!(matches!(dropped.wait_for_start(true).await, ResponseStart::Cancelled));
+    assert!(matches!(dropped.wait_for_start(true, |_| ()).await, ResponseStart::Cancelled));
 }
 
 #[tokio::test]
@@ -32,7 +32,7 @@ async fn stream_is_resumed_after_an_event() {
     let streams = ReplayStreams::default();
     let log = streams.new_log(None);
     log.try_send(b"a".to_vec());
-    assert!(matches!(log.wait_for_start(true).await, ResponseStart::Stream));
+    assert!(matches!(log.wait_for_start(true, |_| ()).await, ResponseStart::Stream));
     streams.keep(log.clone());
     let mut first = EventLogReader::from_start(log.clone(), true);
     assert_eq!(next(&mut first).await.unwrap(), "id: 1-0\nretry: 1000\ndata: \n\n");

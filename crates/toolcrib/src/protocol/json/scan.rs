@@ -311,10 +311,25 @@ impl<'a> Scanner<'a> {
                     has_escapes = true;
                     self.scan_escape()?;
                     plain_len = find_special(&self.text[self.position..]);
+                    if !self.bytes.has_controls {
+                        self.position += plain_len;
+                        self.skip_short_escapes();
+                        plain_len = 0;
+                    }
                 }
                 _ => return self.error("the end of a string"),
             }
         }
+    }
+
+    /// Skips escapes of two bytes and what is between them, up to the next quote or other escape. Long texts have many of
+    /// them, mostly line breaks.
+    fn skip_short_escapes(&mut self) {
+        let mut rest = &self.text[self.position..];
+        while let [b'\\', b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't', after @ ..] = rest {
+            rest = &after[find_special(after)..];
+        }
+        self.position = self.text.len() - rest.len();
     }
 
     fn scan_escape(&mut self) -> ScanResult<()> {

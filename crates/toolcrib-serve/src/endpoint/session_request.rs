@@ -1,0 +1,110 @@
+//! One request in a session, from its arrival to the start of its response.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tokio::runtime::Handle;
+use tokio_util::task::TaskTracker;
+
+use super::McpRequest;
+use crate::gateway::ConnectionContext;
+use crate::session::SessionRef;
+use crate::session::stream::{EventLog, ResponseStart};
+
+/// A request that is handled as part of its connection until its response starts. A stream, and a request whose connection
+/// ends, continue in a task of their own.
+pub(super) struct SessionRequest<'a> {
+    pub(super) log: Arc<EventLog>,
+    /// Handles the request and writes the response to the log. `None` once it has ended or continues in a task.
+    handler: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    tasks: &'a TaskTracker,
+}
+
+impl<'a> SessionRequest<'a> {
+    /// Starts a request; `None` if a request with its id is in progress.
+    pub(super) fn start(
+        conn: &'a ConnectionContext,
+        session: &SessionRef,
+        request: McpRequest,
+    ) -> Option<Self> {
+        let McpRequest { id, method, params, accepts_events } = request;
+        let log = session.streams.new_log(session.client.is_shared().then_some(&id));
+        if !session.client.in_flight.start(&id, || log.clone()) {
+            return None;
+        }
+        let service = conn.gateway.service.clone();
+        let session = session.clone();
+        let closer = LogCloser(log.clone());
+        let handler = Box::pin(async move {
+            let out = accepts_events.then_some(&closer.0);
+            let client = &session.client;
+            let response = client.respond(&service, &id, &method, params, out).await;
+            client.in_flight.finish(&id);
+            closer.0.finish(&id, response);
+            session.streams.remove_excess();
+            session.touch();
+        });
+        Some(Self { log, handler: Some(handler), tasks: &conn.gateway.tasks })
+    }
+
+    /// Handles the request until its response starts.
+    pub(super) async fn wait_for_start(mut self, accepts_events: bool) -> ResponseStart {
+        let log = self.log.clone();
+        log.wait_for_start(accepts_events, |context| self.poll_handler(context)).await
+    }
+
+    /// Polls the handler. One that panics ends without a response, as it does in a task of its own.
+    fn poll_handler(&mut self, context: &mut Context<'_>) {
+        let Some(handler) = &mut self.handler else { return };
+        let polled = catch_unwind(AssertUnwindSafe(|| handler.as_mut().poll(context)));
+        if !matches!(polled, Ok(Poll::Pending)) {
+            self.handler = None;
+        }
+    }
+
+    /// Handles the rest of the request in a task of its own, unless it was cancelled.
+    pub(super) fn continue_in_task(&mut self) {
+        let Some(handler) = self.handler.take() else { return };
+        // A connection may be dropped outside of its runtime, which cancels the request.
+        if !self.log.has_ended() && Handle::try_current().is_ok() {
+            self.log.set_task(self.tasks.spawn(handler).abort_handle());
+        }
+    }
+}
+
+impl Drop for SessionRequest<'_> {
+    fn drop(&mut self) {
+        self.continue_in_task();
+    }
+}
+
+/// Closes the log when its request ends or is cancelled.
+struct LogCloser(Arc<EventLog>);
+
+impl Drop for LogCloser {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::stream::ReplayStreams;
+
+    #[tokio::test]
+    async fn panicking_handler_ends_its_request() {
+        let log = ReplayStreams::default().new_log(None);
+        let closer = LogCloser(log.clone());
+        let handler = async move {
+            let _closer = closer;
+            panic!("on purpose")
+        };
+        let tasks = TaskTracker::new();
+        let request = SessionRequest { log, handler: Some(Box::pin(handler)), tasks: &tasks };
+        assert!(matches!(request.wait_for_start(true).await, ResponseStart::Cancelled));
+        assert!(tasks.is_empty());
+    }
+}
