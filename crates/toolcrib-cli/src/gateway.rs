@@ -206,6 +206,7 @@ impl Gateway {
     pub(crate) async fn accept(&self, mut predecessor: Option<Predecessor>) {
         if let Some(predecessor) = &mut predecessor {
             predecessor.take_over_sessions(&self.http).await;
+            self.listeners.set_owns_files(true);
         }
         self.allow_replacement();
         if let Some(tls) = &self.listeners.tls {

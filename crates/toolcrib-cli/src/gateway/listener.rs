@@ -139,11 +139,11 @@ impl GatewayListeners {
         Ok(())
     }
 
-    /// Leaves the socket files to the process that replaces this gateway.
-    pub(super) fn leave_files(&self) {
+    /// Sets whether this gateway removes its socket files when it ends. Between two gateways, one of them does.
+    pub(super) fn set_owns_files(&self, owns_files: bool) {
         for listener in self.public.iter().chain([&self.socket]) {
             if let Listener::Unix(_, file) = listener {
-                file.is_removed.store(false, Ordering::Relaxed);
+                file.is_removed.store(owns_files, Ordering::Relaxed);
             }
         }
     }
@@ -245,11 +245,11 @@ impl Listener {
         Self::Unix(Arc::new(listener), SocketFile { path, is_removed: AtomicBool::new(is_removed) })
     }
 
-    /// Uses a listener of the gateway that this one replaces.
+    /// Uses a listener of the gateway that this one replaces, and that needs the file if this one fails.
     fn from_handed(handed: HandedListener) -> Self {
         match handed {
             HandedListener::Tcp(listener, _) => Self::tcp(listener),
-            HandedListener::Unix(listener, path) => Self::unix(listener, path, true),
+            HandedListener::Unix(listener, path) => Self::unix(listener, path, false),
         }
     }
 
@@ -307,7 +307,7 @@ fn bind_own_socket(paths: &Paths, inherited: &mut InheritedListeners) -> Result<
 fn take_own_socket(paths: &Paths, predecessor: &mut Predecessor) -> Result<Listener, CommandError> {
     let path = paths.socket_path();
     match predecessor.take_socket() {
-        Ok(Some(listener)) => Ok(Listener::unix(listener, path, true)),
+        Ok(Some(listener)) => Ok(Listener::unix(listener, path, false)),
         Ok(None) => bind_own_socket(paths, &mut InheritedListeners::default()),
         Err(error) => Err(cannot_listen(&ListenAddr::Unix(path), &error)),
     }

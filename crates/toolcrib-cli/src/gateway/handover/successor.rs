@@ -74,7 +74,7 @@ impl Gateway {
             self.accept_connections();
             return Err(error);
         }
-        self.listeners.leave_files();
+        self.listeners.set_owns_files(false);
         Ok(Successor { channel, changed_sessions, _usage_file: usage_file })
     }
 
