@@ -130,10 +130,8 @@ impl Gateway {
         let is_exposed = listeners.is_exposed();
         let builder = builder(paths, settings.settings, &secrets);
         let opened = settings.store.open(builder, paths, listeners.reachable_url())?;
-        let builder = opened
-            .builder
-            .listing_wait(settings.limits.listing_wait)
-            .login_starter(LoopbackLogins { is_exposed });
+        let builder = opened.builder.listing_wait(settings.limits.listing_wait);
+        let builder = builder.login_starter(LoopbackLogins { is_exposed });
         let crib = build_crib(observers.attach(builder).log(logs.sink()))?;
         let callers = Arc::new(ActiveCallers::new(settings.callers));
         let CallObservers { audit, telemetry, history } = observers;
