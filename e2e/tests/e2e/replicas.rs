@@ -1,9 +1,8 @@
 //! Two gateways on one Valkey or Redis: a session is served by both, and survives the one that has it.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests panic on failure")]
+#![expect(clippy::unwrap_used, reason = "tests panic on failure")]
 
 use std::net::{SocketAddr, TcpListener};
-use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -79,12 +78,10 @@ fn session_outlives_the_killed_gateway_that_has_it() {
     wait_until("the call has run", || count_starts(&file) == 1);
     owner.gateway.signal(Signal::KILL);
     owner.gateway.wait();
-    let killed = Instant::now();
     let lost = hanging.next_event().expect("a response");
     assert_eq!((&lost["id"], &lost["error"]["data"]["sent"]), (&json!(3), &json!("maybe")), "{lost}");
     let echoed = other.post(Some(&session), &echo).finish();
     assert_eq!(echoed.message()["result"]["content"][0]["text"], "hello", "{}", echoed.text());
-    assert!(killed.elapsed() < Duration::from_secs(20), "{:?}", killed.elapsed());
     assert_eq!(count_starts(&file), 1, "the call ran once");
 }
 

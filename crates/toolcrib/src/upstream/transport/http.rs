@@ -11,11 +11,11 @@ pub(crate) mod fetch;
 mod forwarded_groups;
 mod header_params;
 mod http_error;
-mod in_flight;
 mod legacy_sse;
 mod outgoing_message;
 mod post;
 mod published_card;
+mod request_tasks;
 mod same_origin;
 mod session;
 
@@ -49,8 +49,8 @@ use crate::util::locks::IgnorePoison as _;
 use auth::{Auth, AuthDecision, AuthHeaders, AuthRejection, StaticHeaders, is_auth_status};
 use header_params::HeaderParams;
 use http_error::{HttpError, HttpErrorMapper};
-use in_flight::InFlight;
 use outgoing_message::OutgoingMessage;
+use request_tasks::RequestTasks;
 use session::UpstreamSession;
 
 pub(in crate::upstream) use endpoint::HttpTransport;
@@ -131,7 +131,7 @@ enum HttpRoute {
 impl HttpConnection {
     /// Sends queued messages until the connection is closed or the server is lost.
     async fn run(self: Arc<Self>, mut queue: OutgoingQueue) -> ExitReport {
-        let in_flight = InFlight::default();
+        let in_flight = RequestTasks::default();
         loop {
             let outgoing = tokio::select! {
                 biased;

@@ -13,7 +13,7 @@ use crate::util::tasks::SpawnBoxed as _;
 
 /// The tasks of one connection. A task that ends wakes nothing else.
 #[derive(Debug, Default)]
-pub(super) struct InFlight {
+pub(super) struct RequestTasks {
     tasks: TaskTracker,
     by_request: Arc<Mutex<HashMap<u64, JoinHandle<()>>>>,
     /// Ends the tasks that are not in the map.
@@ -32,7 +32,7 @@ impl Drop for RemoveOnDrop {
     }
 }
 
-impl InFlight {
+impl RequestTasks {
     /// Starts a task, which can be aborted by the number of its request if it has one.
     pub(super) fn spawn(&self, request: Option<u64>, task: impl Future<Output = ()> + Send + 'static) {
         let Some(request) = request else {
