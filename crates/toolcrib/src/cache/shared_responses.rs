@@ -4,7 +4,8 @@
 //! epoch; the next lookup creates another one. A response is valid only while its epoch is in the store, so one that was
 //! requested before an invalidation is outdated even if it is stored after it.
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,12 +24,36 @@ use crate::protocol::versions::Era;
 use crate::spec::{ServerId, ServerSpec};
 use crate::store::{ExpiringValue, Store, StoreError, StoreKey, StoreKind};
 use crate::util::encoding;
+use crate::util::locks::IgnorePoison as _;
+
+/// The largest response that is stored. Larger ones are cached by each replica alone, so that they do not delay what else is in the store.
+const MAX_RESPONSE: usize = 1024 * 1024;
 
 /// Cached responses of all replicas.
 #[derive(Debug)]
 pub(super) struct SharedResponses {
     store: Arc<dyn Store>,
     tasks: TaskTracker,
+    failed: FailedInvalidations,
+}
+
+/// Servers whose stale responses other replicas may still use, because the store did not take an invalidation.
+#[derive(Debug, Clone, Default)]
+pub(super) struct FailedInvalidations(Arc<Mutex<HashSet<ServerId>>>);
+
+impl FailedInvalidations {
+    fn lock(&self) -> MutexGuard<'_, HashSet<ServerId>> {
+        self.0.lock().ignore_poison()
+    }
+
+    pub(super) fn add(&self, server: ServerId) {
+        self.lock().insert(server);
+    }
+
+    /// Removes all servers, whose invalidations are then made again.
+    pub(super) fn take(&self) -> HashSet<ServerId> {
+        std::mem::take(&mut *self.lock())
+    }
 }
 
 /// The place of one response in the store.
@@ -60,14 +85,14 @@ pub(crate) struct SharedResponse {
 
 impl SharedResponses {
     /// Creates the responses in a store; `tasks` owns the operations that no call waits for.
-    pub(super) fn new(store: Arc<dyn Store>, tasks: TaskTracker) -> Self {
-        Self { store, tasks }
+    pub(super) fn new(store: Arc<dyn Store>, tasks: TaskTracker, failed: FailedInvalidations) -> Self {
+        Self { store, tasks, failed }
     }
 
-    /// Looks a response up. Returns `None` for an instance that only this replica knows. Without an answer of the store,
-    /// nothing is found.
+    /// Looks a response up. Returns `None` for an instance that only this replica knows, and for a server whose stored
+    /// responses may be stale. Without an answer of the store, nothing is found.
     pub(super) async fn find(&self, key: &CacheKey, spec: &ServerSpec) -> Option<SharedLookup> {
-        if !is_known_everywhere(&key.instance) {
+        if !is_known_everywhere(&key.instance) || self.failed.lock().contains(&key.subject.server) {
             return None;
         }
         let private_name = response_name(key, spec, key.caller.as_ref());
@@ -79,9 +104,9 @@ impl SharedResponses {
         let epoch = self.store.get(StoreKey::new(StoreKind::CachedResponse, &epoch_name));
         let private = get(&private_name);
         let public = get(&public_name);
-        let epoch = or_warn(epoch.wait().await.map(Some)).flatten();
-        let private = or_warn(private.wait().await);
-        let public = or_warn(public.wait().await);
+        let epoch = or_log(epoch.wait().await.map(Some)).flatten();
+        let private = or_log(private.wait().await);
+        let public = or_log(public.wait().await);
         let epoch = match epoch {
             Some(epoch) => String::from_utf8(epoch.to_vec()).ok(),
             None => self.create_epoch(&epoch_name).await,
@@ -97,7 +122,7 @@ impl SharedResponses {
     async fn create_epoch(&self, name: &str) -> Option<String> {
         let epoch = encoding::random_hex()?;
         let key = StoreKey::new(StoreKind::CachedResponse, name);
-        let is_created = or_warn(self.store.put_if_absent(key, epoch.clone().into(), None).wait().await);
+        let is_created = or_log(self.store.put_if_absent(key, epoch.clone().into(), None).wait().await);
         is_created.then_some(epoch)
     }
 
@@ -109,13 +134,13 @@ impl SharedResponses {
         directive: &CacheDirective,
         ttl: Duration,
     ) {
-        let Some(epoch) = &slot.epoch else { return };
+        let Some(epoch) = slot.epoch.as_ref().filter(|_| outcome.raw().len() <= MAX_RESPONSE) else { return };
         let head = json!({"epoch": epoch, "era": outcome.era.as_str()}).to_string();
         let value = [head.as_bytes(), b"\n", outcome.raw()].concat();
         let name = if directive.is_public { &slot.public_name } else { &slot.private_name };
         let key = StoreKey::new(StoreKind::CachedResponse, name);
         let stored = self.store.put(key, value.into(), Some(ttl));
-        stored.finish(&self.tasks, or_warn);
+        stored.finish(&self.tasks, or_log);
     }
 
     /// Outdates the stored responses of a server. If one resource has changed, those of all its resources are outdated.
@@ -131,8 +156,13 @@ impl SharedResponses {
         let remove = |item: &CachedItem| {
             let name = epoch_name(server, item);
             let removed = self.store.remove(StoreKey::new(StoreKind::CachedResponse, &name));
-            removed.finish(&self.tasks, |removed| {
-                or_warn(removed);
+            let failed = self.failed.clone();
+            let server = server.clone();
+            removed.finish(&self.tasks, move |removed| {
+                if removed.is_err() {
+                    failed.add(server);
+                }
+                or_log(removed);
             });
         };
         remove(&CachedItem::Resources);
@@ -142,7 +172,7 @@ impl SharedResponses {
     }
 }
 
-fn or_warn<T: Default>(reply: Result<T, StoreError>) -> T {
+fn or_log<T: Default>(reply: Result<T, StoreError>) -> T {
     reply.unwrap_or_else(|error| {
         tracing::warn!("cannot read or save a shared cached response: {error}");
         T::default()

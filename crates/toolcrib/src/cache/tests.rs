@@ -10,6 +10,7 @@ use super::*;
 use crate::model::caller::Caller;
 use crate::protocol::jsonrpc::ResponsePayload;
 use crate::protocol::versions::Era;
+use crate::spec::{CommandSpec, ServerSpec};
 use crate::store::{DelayedStore, MemoryStore, Store, StoreKey, StoreKind, StoreNotice};
 
 const SETTINGS: CacheSettings = CacheSettings { max_entries: 64, max_ttl: Duration::from_secs(3600) };
@@ -88,6 +89,45 @@ async fn invalidation_reaches_the_caches_of_other_replicas() {
         second.apply_notice(&StoreNotice::Missed);
         assert_eq!(lookup_text(&second, &key("a", "2"), now), None);
     }
+}
+
+/// Looks a response up in the store and returns its text. Stores `fresh` there if nothing was found.
+async fn share(cache: &Arc<ResponseCache>, fresh: &str) -> Option<String> {
+    let now = Instant::now();
+    let spec = ServerSpec::command(server(), CommandSpec::new("git"));
+    let CacheResult::Miss(mut flight) = cache.lookup(key("a", "1"), now) else { panic!("cached here") };
+    match flight.find_shared(&spec).await {
+        Some(found) => {
+            let outcome = flight.accept_shared(found, &SETTINGS, now).unwrap();
+            Some(outcome.to_value()["text"].as_str().unwrap().to_owned())
+        }
+        None => {
+            flight.mark_sent();
+            flight.complete(&outcome(fresh, r#","ttlMs":100000"#), &SETTINGS, now);
+            None
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn invalidation_that_the_store_did_not_take_is_repeated() {
+    let delayed = Arc::new(DelayedStore::new());
+    let store: Arc<dyn Store> = delayed.clone();
+    let mut notices = store.watch(StoreKind::CachedResponse);
+    let first = shared_cache(&store, "first");
+    let second = shared_cache(&store, "second");
+    assert_eq!(share(&first, "stale").await, None);
+    assert_eq!(share(&second, "").await.as_deref(), Some("stale"));
+    delayed.set_failing(true);
+    first.invalidate(&server(), None, Invalidation::All);
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    delayed.set_failing(false);
+    assert_eq!(share(&first, "fresh").await, None, "the stored response may be stale");
+    first.apply_notice(&StoreNotice::Missed);
+    second.apply_notice(&notices.recv().await.unwrap());
+    assert_eq!(share(&second, "fresh").await, None);
+    first.apply_notice(&StoreNotice::Missed);
+    assert_eq!(share(&first, "").await.as_deref(), Some("fresh"));
 }
 
 #[tokio::test(start_paused = true)]
