@@ -258,8 +258,12 @@ impl<'a> ObservedCall<'a> {
             None => (failure.and_then(Error::server).cloned(), call.name().into()),
         };
         let duration = now.saturating_duration_since(started);
-        let policy =
-            facts.decided.map_or(Duration::ZERO, |decided| decided.saturating_duration_since(started));
+        let policy = match facts.decided {
+            Some(decided) => decided.saturating_duration_since(started),
+            // Everything that happened to a call that was denied is the decision.
+            None if is_denied => duration,
+            None => Duration::ZERO,
+        };
         // A call that was continued had its server for longer than itself.
         let timing = CallTiming { policy, server: facts.timing.server.min(duration), ..facts.timing };
         if let Some(spans) = self.spans.as_mut().and_then(Arc::get_mut) {

@@ -89,10 +89,12 @@ fn print_all(status: &GatewayReport, out: &mut Output) -> std::io::Result<()> {
 
 /// Prints the state of the shared store, and what its absence means.
 fn print_store(store: &StoreReport, out: &mut Output) -> std::io::Result<()> {
-    let StoreReport { url, state, error, since } = store;
+    let StoreReport { url, state, error, since, address } = store;
     let since = format_seconds(Some(*since));
     let Some(error) = error else {
-        return out.print_note(&format!("store `{url}` is {state}, for {since}"));
+        let replica = address.as_ref().map(|address| format!("; this replica is `{address}`"));
+        return out
+            .print_note(&format!("store `{url}` is {state}, for {since}{}", replica.unwrap_or_default()));
     };
     let message = format!("the store `{url}` has been down for {since}: {error}");
     let hint = "start it, or correct `store.url`; calls with limits are refused unless `on-store-failure` is \"allow\"";

@@ -369,11 +369,18 @@ impl<'a> FieldReader<'a> {
 /// The records in some bytes, up to the first one that is incomplete or damaged.
 pub(crate) struct Records<'a> {
     rest: &'a [u8],
+    /// True if calls are passed over without being decoded.
+    skips_calls: bool,
 }
 
 impl<'a> Records<'a> {
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
-        Self { rest: bytes }
+        Self { rest: bytes, skips_calls: false }
+    }
+
+    /// Returns the records other than calls. A busy gateway has few of them among many calls.
+    pub(super) fn without_calls(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes, skips_calls: true }
     }
 
     /// Returns the size of what is left: nothing, or an incomplete or damaged record and all that follows it.
@@ -388,6 +395,7 @@ impl<'a> Records<'a> {
         let (kind, fields) = body.split_first()?;
         let mut reader = FieldReader(fields);
         let record = match *kind {
+            CALL if self.skips_calls => None,
             CALL => Some(HistoryRecord::Call(reader.call()?)),
             EVENT => Some(HistoryRecord::Event(reader.event()?)),
             _ => None,

@@ -5,8 +5,8 @@ pub(crate) mod openapi;
 use std::time::{Duration, SystemTime};
 
 use toolcrib::{
-    Era, ErrorKind, FailureClass, InstanceKey, InstanceStatus, LastError, ListKind, ListingError, PinStatus,
-    Pinning, Revision, ServerState, ServerStatus, Sharing, StartPolicy, ToolPinStatus,
+    Era, ErrorKind, FailureClass, Hint, InstanceKey, InstanceStatus, LastError, ListKind, ListingError,
+    PinStatus, Pinning, Revision, ServerState, ServerStatus, Sharing, StartPolicy, ToolPinStatus,
 };
 
 use crate::hints::error_data;
@@ -98,6 +98,19 @@ fn server_report_has_exactly_the_documented_members() {
     assert_eq!(members.len(), names.split_whitespace().count());
     assert_eq!(report["unapproved"], json!([{"tool": "log", "change": "changed"}]));
     assert_eq!((&report["ejected"], &report["next_attempt_in"]), (&json!(true), &json!(1.5)));
+}
+
+#[test]
+fn missing_secret_is_not_a_missing_login() {
+    let login = |hint: Hint| {
+        let mut error = LastError::new(ErrorKind::AuthNeeded, "refused", hint, SystemTime::UNIX_EPOCH);
+        error.class = Some(FailureClass::NeedsAuth);
+        let status = ServerStatus { last_error: Some(error), ..ejected_server() };
+        ServerReport::new(&status, None, 3).login
+    };
+    assert_eq!(login(Hint::SetSecret { name: "key".to_owned() }), "none");
+    assert_eq!(login(Hint::CheckSecrets), "none");
+    assert_eq!(login(Hint::Login { server: "git".parse().unwrap() }), "needed");
 }
 
 #[test]
