@@ -181,7 +181,7 @@ fn reports_keep_every_member() {
         "clients": [client],
         "version": "0.1.0", "pid": 1, "uptime": 3.5, "servers": [server], "quota": [limit],
         "config": {"file": "f", "generation": 2, "problems": [problem]},
-        "store": {"url": "valkey://h:1", "state": "down", "error": "e", "since": 1.5},
+        "store": {"url": "valkey://h:1", "state": "down", "error": "e", "since": 1.5, "address": "http://h:7717"},
     }));
     assert_round_trip::<ReloadReport>(
         &json!({"generation": 2, "added": ["a"], "removed": [], "changed": ["b"], "restart_needed": true}),
