@@ -183,7 +183,8 @@ impl Observers {
     }
 
     /// Delivers the record of a call. Only observers that want the arguments get them; events never contain them.
-    fn report(&self, mut record: CallRecord, call: &Call) {
+    /// The record is large, so that it is not passed by value.
+    fn report(&self, record: &mut CallRecord, call: &Call) {
         for observer in &*self.observers {
             panics::contain(ROLE, || {
                 if observer.is_enabled() {
@@ -191,13 +192,13 @@ impl Observers {
                         true => call.get_arguments().cloned(),
                         false => None,
                     };
-                    observer.call_ended(&record);
+                    observer.call_ended(record);
                 }
             });
         }
         if self.events.has_receivers() {
             record.arguments = None;
-            self.events.send(Event::CallEnded(Arc::new(record)));
+            self.events.send(Event::CallEnded(Arc::new(record.clone())));
         }
     }
 }
@@ -270,7 +271,7 @@ impl<'a> ObservedCall<'a> {
             spans.server_transport = facts.server_transport;
         }
         let at = clock::wall_time();
-        let record = CallRecord {
+        let mut record = CallRecord {
             id: self.id.unwrap_or_else(|| new_call_id(at)),
             at,
             caller: call.caller.clone(),
@@ -293,7 +294,8 @@ impl<'a> ObservedCall<'a> {
         };
         // Observers take locks of their own.
         drop(facts);
-        self.observers.report(record, call);
+        self.observers.report(&mut record, call);
+        std::mem::take(&mut self.call.trace).recycle();
     }
 }
 
