@@ -204,7 +204,7 @@ async fn log_in(
         return log_in_with_code(target, args, out).await;
     }
     print_instructions(&login, opened, can_paste, args, out).map_err(unexpected)?;
-    let redirect = next_redirect(&listener, &login, can_paste);
+    let redirect = next_redirect(&listener, &login, can_paste, out);
     // The line would overwrite what is pasted.
     let redirect = async {
         match can_paste {
@@ -277,24 +277,34 @@ async fn until_timeout<F: Future>(
     })
 }
 
-/// Waits for the browser, or for the URL that the person pastes, which is always taken.
+/// Waits for the browser, or for the URL that the person pastes.
 async fn next_redirect(
     listener: &RedirectListener,
     login: &Login,
     can_paste: bool,
+    out: &mut Output,
 ) -> std::io::Result<Redirect> {
     tokio::select! {
         redirect = listener.redirect_of(login) => redirect,
-        pasted = read_pasted_line(), if can_paste => Ok(Redirect::pasted(&pasted?)),
+        pasted = read_pasted_url(login, out), if can_paste => Ok(Redirect::pasted(&pasted?)),
     }
 }
 
-/// Reads the next line on stdin that is not empty.
-async fn read_pasted_line() -> std::io::Result<String> {
+/// Reads lines on stdin up to the URL that the login ends at. Other text, such as another part of the page, is reported and does
+/// not end the login.
+async fn read_pasted_url(login: &Login, out: &mut Output) -> std::io::Result<String> {
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     while let Some(line) = lines.next_line().await? {
-        if !line.trim().is_empty() {
-            return Ok(line);
+        if line.trim().is_empty() {
+            continue;
+        }
+        match login.check(&line) {
+            Err(error)
+                if matches!(error.kind(), OAuthErrorKind::InvalidRedirect | OAuthErrorKind::WrongState) =>
+            {
+                out.print_stderr(&format!("{error}\npaste the URL that the browser ends at:"))?;
+            }
+            _ => return Ok(line),
         }
     }
     Err(std::io::ErrorKind::UnexpectedEof.into())
