@@ -267,11 +267,11 @@ impl<'a> Importer<'a> {
         if export::is_toolcrib_entry(value) || is_gateway_url(value) {
             return Err("it starts or connects to toolcrib itself".to_owned());
         }
-        let mut draft = draft::read_entry(agent, value, &|name| self.secret_names.reference(name))?;
-        let may_need_login = mcp_remote::unwrap_bridge(&mut draft);
         let Some(id) = to_server_id(&report.name) else {
             return Err("its name has no characters that are valid in a server name".to_owned());
         };
+        let mut draft = draft::read_entry(agent, id.as_str(), value, &self.secret_names)?;
+        let may_need_login = mcp_remote::unwrap_bridge(&mut draft);
         report.disabled = draft.disabled;
         let extracted = extract_secrets::extract_secrets(&mut draft, id.as_str(), &mut self.secret_names);
         let existing = Config::parse(self.config_path, &self.config_text).roster;

@@ -242,7 +242,7 @@ fn import_reports_every_entry_and_keeps_config() {
     let before = fs::read_to_string(home.config()).unwrap();
     let shown = run(&home, &["import", "--dry-run"]).expect(0);
     assert!(shown.stdout.contains("would import `Files`"), "{}", shown.stdout);
-    assert!(shown.stdout.contains("`${secret:api-key}`"), "{}", shown.stdout);
+    assert!(shown.stdout.contains("`${secret:files-api-key}`"), "{}", shown.stdout);
     assert!(!shown.stdout.contains("was stored"), "{}", shown.stdout);
     assert_eq!(fs::read_to_string(home.config()).unwrap(), before);
     let asked = run(&home, &["import"]).expect(2);
