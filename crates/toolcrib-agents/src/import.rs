@@ -9,6 +9,7 @@ mod sources;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -164,7 +165,10 @@ pub fn import_text(
 ) -> Result<Import, Error> {
     let mut importer = Importer::new(Path::new("config.toml"), config_text, SecretNames::new(secrets));
     let source = ImportSource { file: file.to_owned(), agent };
-    let entries = importer.import_entries(&source, source.entries_in(text, None)?);
+    // Instructions often show a member such as `"mcpServers": {…}` without the braces of the file around it.
+    let is_member = text.trim_start().starts_with('"');
+    let text = if is_member { Cow::Owned(format!("{{{text}}}")) } else { Cow::Borrowed(text) };
+    let entries = importer.import_entries(&source, source.entries_in(&text, None)?);
     Ok(Import { config_text: importer.config_text, entries, secrets: importer.secrets })
 }
 
