@@ -13,6 +13,9 @@ use crate::hints::{self, hint_text};
 /// The number of stderr lines of a server that are shown.
 const MAX_STDERR_LINES: usize = 10;
 
+/// The start of the part of a message that says when a server is started again.
+const NEXT_ATTEMPT: &str = ", next attempt in ";
+
 /// The reason why a command failed.
 #[derive(Debug, Clone)]
 pub(crate) struct CommandError {
@@ -143,13 +146,20 @@ impl CommandError {
     }
 }
 
+/// Converts an error of a server in this process. The next attempt to start the server is not mentioned: the process ends
+/// before it.
 impl From<Error> for CommandError {
     fn from(error: Error) -> Self {
         let kind = error.kind();
+        let text = error.to_string();
+        let message = match text.rsplit_once(NEXT_ATTEMPT) {
+            Some((message, _)) if error.retry_in().is_some() => message.to_owned(),
+            _ => text,
+        };
         Self {
             exit: ExitStatus::from_kind(kind),
             code: kind.facts().name.to_owned(),
-            message: error.to_string(),
+            message,
             hint: Some(hint_text(&error.hint())),
             data: hints::error_data(&error),
         }
