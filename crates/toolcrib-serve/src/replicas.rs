@@ -274,7 +274,10 @@ mod tests {
         let mut nonces = SeenNonces::default();
         // The clock of the second sender is 30 seconds ahead.
         assert!(nonces.insert(1, 1000, 1000) && nonces.insert(2, 1030, 1000));
-        assert!(!nonces.insert(1, 1000, 1030) && nonces.insert(1, 1030, 1030), "one statement, not one number");
+        assert!(
+            !nonces.insert(1, 1000, 1030) && nonces.insert(1, 1030, 1030),
+            "one statement, not one number"
+        );
         assert!(!nonces.insert(2, 1030, 1060));
         assert!(nonces.insert(3, 1061, 1061));
         assert_eq!((nonces.count, nonces.by_time.len()), (1, 1), "expired ones are dropped");

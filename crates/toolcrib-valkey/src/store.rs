@@ -129,7 +129,8 @@ impl ValkeyStore {
             memory.is_some_and(|memory| self.operations.try_send(operation.with_memory(memory)).is_ok());
         if !is_queued {
             self.health.record_failure();
-            let message = format!("more than {MAX_QUEUED} operations, or {MAX_QUEUED_BYTES} bytes, wait for the store");
+            let message =
+                format!("more than {MAX_QUEUED} operations, or {MAX_QUEUED_BYTES} bytes, wait for the store");
             return StoreReply::Ready(Err(StoreError::new(message)));
         }
         StoreReply::Pending(Box::pin(wait_for_reply(receiver, self.operation_timeout)))

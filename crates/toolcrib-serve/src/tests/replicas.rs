@@ -326,9 +326,8 @@ async fn forged_statements_are_refused_and_nothing_is_forwarded_twice() {
         let headers = format!("|Toolcrib-Forwarded: {header}|Mcp-Session-Id: {session}");
         to.send("POST", &headers, body).await.read_to_end().await
     };
-    let send = async |to: &TestReplica, header: &str, session: &str| {
-        send_body(to, header, session, PING).await
-    };
+    let send =
+        async |to: &TestReplica, header: &str, session: &str| send_body(to, header, session, PING).await;
     let session = &client.session;
     let header = sign(&caller, &owner, session, 7);
     assert_eq!(status(&send(&owner, &header, session).await), "200");

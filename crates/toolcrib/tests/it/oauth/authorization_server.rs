@@ -126,15 +126,7 @@ async fn serve(request: Request<Incoming>, origin: &str, issued: &Mutex<Issued>)
     let query = parse_form(head.uri.query().unwrap_or_default());
     match head.uri.path() {
         "/.well-known/oauth-protected-resource/mcp" => {
-            let other = issued.lock().unwrap().authorization_server.clone();
-            let issuer = if other.is_empty() { origin.to_owned() } else { other };
-            let issued = issued.lock().unwrap();
-            let resource = format!("{origin}{}", issued.resource_path);
-            let servers = [issuer];
-            reply(
-                200,
-                &json!({"resource": resource, "authorization_servers": servers, "scopes_supported": issued.scopes}),
-            )
+            reply(200, &resource_metadata(origin, &issued.lock().unwrap()))
         }
         "/.well-known/oauth-authorization-server" => reply(200, &metadata(origin, issued)),
         "/register" => {
@@ -180,6 +172,16 @@ async fn serve(request: Request<Incoming>, origin: &str, issued: &Mutex<Issued>)
         "/mcp" => mcp(&head.headers, &body, &mut issued.lock().unwrap()),
         _ => reply(404, &json!({})),
     }
+}
+
+fn resource_metadata(origin: &str, issued: &Issued) -> Value {
+    let other = issued.authorization_server.as_str();
+    let issuer = if other.is_empty() { origin } else { other };
+    json!({
+        "resource": format!("{origin}{}", issued.resource_path),
+        "authorization_servers": [issuer],
+        "scopes_supported": issued.scopes,
+    })
 }
 
 fn metadata(origin: &str, issued: &Mutex<Issued>) -> Value {
