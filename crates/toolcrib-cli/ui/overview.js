@@ -173,7 +173,8 @@ function Latest() {
     <${Table} caption="Latest events" rows=${found} rowKey=${(event) => event.id} empty="No event in the last hour."
       columns=${[
         { title: "Time", cell: (event) => html`<span class="nowrap">${clock(event.time)}</span>` },
-        { title: "Event", cell: (event) => html`${event.server ? html`<a href="#/servers/${encodeURIComponent(event.server)}">${visible(event.server)}</a> ` : null}<${Message} text=${event.message} />` },
+        { title: "Server", cell: (event) => (event.server ? html`<a href="#/servers/${encodeURIComponent(event.server)}">${visible(event.server)}</a>` : "") },
+        { title: "Event", cell: (event) => html`<${Message} text=${event.message} />` },
       ]} />
   </section>`;
 }
