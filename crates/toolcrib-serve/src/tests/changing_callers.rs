@@ -93,7 +93,7 @@ async fn callers_on_one_connection_do_not_share_an_instance_per_client() {
 
 /// An admin API with a stream of events that does not end.
 #[derive(Debug, Default)]
-struct EndlessEvents(std::sync::Mutex<Vec<mpsc::Sender<Vec<u8>>>>);
+struct EndlessEvents(Mutex<Vec<mpsc::Sender<Vec<u8>>>>);
 
 impl AdminRoutes for EndlessEvents {
     fn respond<'a>(&'a self, _: AdminRequest<'a>) -> AdminReplyFuture<'a> {
