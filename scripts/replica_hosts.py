@@ -7,6 +7,7 @@ outlives it and nothing of the machine's network changes.
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -53,6 +54,12 @@ def accepts(address, port):
             return True
     except OSError:
         return False
+
+
+def cpu_seconds(process):
+    """Returns the CPU time of a process, without its children."""
+    fields = pathlib.Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class Host:
@@ -153,6 +160,11 @@ class Store:
         except (OSError, ValueError):
             return ""
 
+    def commands(self):
+        """Returns how many commands clients have sent to the first node, without those that check the connection."""
+        stats = re.findall(r"cmdstat_([a-z|]+):calls=(\d+)", self.ask(self.hosts[0].address, "INFO", "commandstats"))
+        return sum(int(calls) for name, calls in stats if name in ("evalsha", "get", "publish"))
+
     def primary(self):
         for number, host in enumerate(self.hosts):
             if "role:master" in self.ask(host.address, "INFO", "replication"):
@@ -191,6 +203,11 @@ class Lab:
         for gateway in gateways:
             gateway.process.terminate()
         return sum(gateway.process.wait(30) != 0 for gateway in gateways)
+
+    def costs(self):
+        """Returns the seconds of CPU that the gateways and the first node of the store have used, and the commands of the store."""
+        gateways = sum(cpu_seconds(gateway.process.pid) for gateway in self.gateways)
+        return {"gateways": gateways, "store": cpu_seconds(self.store.nodes[0].process.pid), "commands": self.store.commands()}
 
     def start_gateway(self, number):
         self.gateways[number].start()

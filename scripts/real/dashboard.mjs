@@ -1,147 +1,17 @@
 // Drives the dashboard in a browser: prints one line with ✓ or ✗ per check.
 //
-//   node dashboard.mjs TOOLCRIB BROWSER FOLDER MINUTES IMAGES
+//   node dashboard.mjs TOOLCRIB BROWSER FOLDER MINUTES IMAGES PART
 //
-// IMAGES is the folder for screenshots, or empty.
+// IMAGES is the folder for screenshots, or empty. PART is `screens`, `scale` or `all`.
 
-import { execFile, spawn } from "node:child_process";
-import { copyFileSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
-import { createRequire } from "node:module";
-import { fileURLToPath } from "node:url";
+import { execFile } from "node:child_process";
+import { writeFileSync } from "node:fs";
 import { promisify } from "node:util";
 import { chromium } from "playwright-core";
-import UPNG from "upng-js";
-
-const [program, browserPath, folder, minutes, images] = process.argv.slice(2);
-const axe = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
-const serverScript = `${folder}/server.mjs`;
-copyFileSync(fileURLToPath(new URL("dashboard_server.mjs", import.meta.url)), serverScript);
-/** What the server writes into the description of `markup`, after invisible characters were spelled out. */
-const SHOWN_MARKUP = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script> <b>bold</b> \\u{202e}gnp.exe \\u{1b}[31mred\\u{1b}[0m &lt;";
-const SCREENS = ["overview", "servers", "tools", "calls", "access", "clients", "config"];
-let failed = false;
-
-function check(name, passed, details = "") {
-    console.log(`${passed ? "✓" : "✗"} ${name}${passed ? "" : `: ${details}`}`);
-    failed ||= !passed;
-}
-
-/** Runs a step; an exception is a failed check and does not stop the others. */
-async function step(name, work) {
-    try {
-        await work();
-    } catch (error) {
-        check(name, false, String(error.message ?? error).split("\n").slice(0, 6).join(" | "));
-    }
-}
-
-/** A gateway with its own home folder. */
-class Gateway {
-    constructor(name, config) {
-        this.home = `${folder}/${name}`;
-        mkdirSync(this.home, { recursive: true });
-        this.configFile = `${this.home}/config.toml`;
-        writeFileSync(this.configFile, config);
-        this.env = { ...process.env, TOOLCRIB_HOME: this.home };
-    }
-
-    async start() {
-        this.process = spawn(program, ["serve", "--listen", "127.0.0.1:0"], { env: this.env, stdio: ["ignore", "ignore", "pipe"] });
-        let said = "";
-        this.origin = await new Promise((resolve, reject) => {
-            this.process.stderr.on("data", (data) => {
-                said += data;
-                const found = said.match(/listening on (http:\/\/[^/]+)\/mcp/);
-                if (found) resolve(found[1]);
-            });
-            this.process.on("exit", () => reject(new Error(`the gateway exited: ${said}`)));
-        });
-        return this;
-    }
-
-    async run(...args) {
-        return promisify(execFile)(program, args, { env: this.env });
-    }
-
-    /** Returns a link that logs in once. */
-    async link() {
-        return (await this.run("ui", "--no-browser")).stdout.trim();
-    }
-
-    async status() {
-        return (await fetch(`${this.origin}/api/v1/status`)).json();
-    }
-
-    async stop() {
-        if (!this.process) return;
-        const exited = new Promise((resolve) => this.process.once("exit", resolve));
-        this.process.kill();
-        await exited;
-    }
-}
-
-const server = (name, ...args) => `[servers.${name}]\ncommand = "node"\nargs = ${JSON.stringify([serverScript, ...args])}\n`;
-
-/** Opens a page that records what must not happen: requests to other hosts, violations of the policy, errors of scripts. */
-async function openPage(browser, options = {}) {
-    const context = await browser.newContext({ viewport: { width: 960, height: 600 }, ...options });
-    const page = await context.newPage();
-    page.trouble = [];
-    page.on("request", (request) => {
-        const url = new URL(request.url());
-        const isOwn = url.hostname === "127.0.0.1" || ["data:", "blob:"].includes(url.protocol);
-        if (!isOwn) page.trouble.push(`request to ${url.host}`);
-    });
-    page.on("pageerror", (error) => page.trouble.push(`error: ${error.message}`));
-    page.on("dialog", (dialog) => page.trouble.push(`dialog: ${dialog.message()}`));
-    page.on("console", (message) => {
-        const isExpected = /status of (401|403|404)/.test(message.text());
-        if (message.type() === "error" && !isExpected) page.trouble.push(message.text());
-    });
-    return page;
-}
-
-const heading = (page, title) => page.getByRole("heading", { level: 1, name: title, exact: true }).waitFor({ timeout: 10_000 });
-
-async function show(page, screen) {
-    const path = screen === "overview" ? "" : screen;
-    await page.evaluate((hash) => (location.hash = hash), `#/${path}`);
-    await heading(page, screen[0].toUpperCase() + screen.slice(1));
-    await page.waitForTimeout(400);
-}
-
-async function screenshot(page, name) {
-    if (!images) return;
-    mkdirSync(images, { recursive: true });
-    const close = page.locator(".notice button");
-    if (await close.isVisible()) await close.click();
-    writeFileSync(`${images}/dashboard-${name}.png`, reduce(await page.screenshot()));
-}
-
-/** Reduces the colors of an image, so that it is small in the repository. */
-function reduce(png) {
-    const image = UPNG.decode(png);
-    return Buffer.from(UPNG.encode(UPNG.toRGBA8(image), image.width, image.height, 64));
-}
-
-/** Returns the findings of axe that are serious or critical. */
-async function findings(page) {
-    await page.evaluate(`${axe}; undefined`);
-    const { violations } = await page.evaluate(() => window.axe.run(document, { resultTypes: ["violations"] }));
-    return violations
-        .filter((found) => ["serious", "critical"].includes(found.impact))
-        .map((found) => `${found.id}: ${found.nodes.map((node) => node.target.join(" ")).slice(0, 3).join(", ")}`);
-}
-
-const waitFor = async (what, condition, time = 10_000) => {
-    const end = Date.now() + time;
-    for (;;) {
-        const found = await condition();
-        if (found) return found;
-        if (Date.now() > end) throw new Error(`timeout waiting until ${what}`);
-        await new Promise((resolve) => setTimeout(resolve, 50));
-    }
-};
+import {
+    Gateway, SCREENS, SHOWN_MARKUP, browserPath, check, findings, folder, heading, openPage, part, result, screenshot, server, show, step, waitFor,
+} from "./dashboard_harness.mjs";
+import { testMany } from "./dashboard_scale.mjs";
 
 async function testLogin(browser, gateway) {
     const link = await gateway.link();
@@ -183,9 +53,11 @@ async function testKill(page, gateway) {
     await waitFor("the page shows the exit", async () => (await mark.textContent()) !== "ready" || !(await page.getByText(String(pid), { exact: true }).count()));
     const took = Date.now() - started;
     check(`a killed server is shown within 2 s (${took} ms)`, took <= 2000, `${took} ms`);
-    await page.getByRole("button", { name: "restart", exact: true }).click();
+    await page.getByRole("button", { name: "Restart", exact: true }).click();
     await waitFor("it is ready again", async () => (await mark.textContent()) === "ready");
     check("restart brings it back", true);
+    await page.getByRole("cell", { name: "exited", exact: true }).first().waitFor();
+    check("the exit is on the time line of the server", (await page.locator(".timeline .bad").count()) > 0);
     await page.evaluate(() => (location.hash = "#/servers/studio/stderr"));
     await page.getByRole("log").waitFor();
     check("stderr is shown", true);
@@ -250,7 +122,7 @@ async function testChangedTool(page, gateway, file) {
     writeFileSync(file, "Writes a report and sends it to <b>somewhere else</b>");
     await gateway.run("restart", "changing");
     await page.evaluate(() => (location.hash = "#/"));
-    await page.getByRole("link", { name: /changing: 1 definition differs/ }).click();
+    await page.getByRole("link", { name: /changing 1 definition differs/ }).click();
     await page.getByText("Definitions that differ").waitFor();
     const removed = await page.locator(".diff .removed").first().textContent();
     const added = await page.locator(".diff .added").first().textContent();
@@ -281,8 +153,20 @@ async function testCalls(page, gateway) {
     await page.locator("tbody tr a").first().click();
     await page.getByText("Where the time went").waitFor();
     const id = await page.locator("dd code").first().textContent();
+    const steps = await page.locator(".waterfall th").allTextContents();
+    check("calls: the waterfall has rules, cache, start, queue and server", ["Access rules", "Cache", "Start of the server", "Queue", "Server"].every((step) => steps.includes(step)), steps.join());
     const call = await (await fetch(`${gateway.origin}/api/v1/calls/${id}`)).json();
-    check("calls: a denied call is found with its rule, by the same id in the API", call.id === id && (await page.locator("main").textContent()).includes(call.rule), JSON.stringify(call));
+    check("calls: a denied call is found with its rule, by the same id in the API", call.id === id && (await page.locator("main").textContent()).includes(call.rule.replaceAll("`", "")), JSON.stringify(call));
+    await show(page, "calls");
+    await page.getByLabel("Id of a call").fill(id);
+    await page.keyboard.press("Enter");
+    await page.getByText("Where the time went").waitFor();
+    check("calls: a call is opened by the id that its error has", page.url().endsWith(`/calls/${id}`), page.url());
+    const shown = await gateway.run("events", "--call", id);
+    check("calls: the command on the page finds the same call", shown.stdout.includes(id) && shown.stdout.includes("denied"), shown.stdout);
+    const slow = await (await fetch(`${gateway.origin}/api/v1/calls?tool=wait&limit=1`)).json();
+    await page.evaluate((found) => (location.hash = `#/calls/${found}`), slow.calls[0].id);
+    await heading(page, "studio.wait");
     await screenshot(page, "call");
     await show(page, "clients");
     await page.getByText("toolcrib-dashboard").first().waitFor();
@@ -292,6 +176,17 @@ async function testCalls(page, gateway) {
     await page.getByRole("cell", { name: "started", exact: true }).first().waitFor();
     check("servers: a histogram of durations and the events are shown", true);
     await screenshot(page, "server");
+}
+
+/** A server whose secret is missing, and one that was ejected, before anything called them. */
+async function testAttention(page) {
+    await show(page, "overview");
+    const item = (text) => page.locator(".attention").getByRole("link", { name: text });
+    await item(/secret missing-token is not set/).waitFor();
+    check("needs attention: a missing secret is named with the command", (await item(/secret missing-token/).textContent()).includes("toolcrib secret set missing-token"));
+    await item(/^crashing ejected/).waitFor();
+    check("needs attention: an ejected server is named with the reason", (await item(/^crashing/).textContent()).includes("cannot open the database"));
+    check("needs attention: a missing secret is one item, and not a missing login", (await item(/^remote/).count()) === 1);
 }
 
 async function testAccess(page) {
@@ -304,6 +199,8 @@ async function testAccess(page) {
     await page.getByText("denied", { exact: true }).waitFor();
     const text = await page.locator(".decision").textContent();
     check("the simulator names the rule with file and line", /config\.toml:\d+/.test(text), text);
+    const use = page.getByRole("row", { name: /^local policy.quota 500 per 1 h/ });
+    check("limits are shown with their use", (await use.locator("meter").getAttribute("value")) > 0, await page.locator("main").textContent());
     await screenshot(page, "access");
 }
 
@@ -315,6 +212,8 @@ async function testAudit(page) {
     await page.getByRole("button", { name: "Reload" }).click();
     await page.getByText("the config was read again").waitFor();
     check("the config is reloaded", true);
+    await page.getByRole("cell", { name: "reloaded", exact: true }).first().waitFor();
+    check("the reload is among the events", true);
 }
 
 async function testKeyboard(browser, gateway) {
@@ -363,7 +262,22 @@ async function testPhone(browser, gateway) {
             const found = await findings(page);
             check(`375 px and dark: ${screen} has no serious finding of axe`, !found.length, found.join("; "));
             if (screen === "overview") await screenshot(page, "phone");
+            if (screen === "servers") await screenshot(page, "phone-servers");
         });
+    }
+    await page.context().close();
+}
+
+async function testDark(browser, gateway) {
+    const page = await openPage(browser, { colorScheme: "dark" });
+    await page.goto(await gateway.link());
+    await heading(page, "Overview");
+    await page.locator(".node .spark").first().waitFor();
+    await screenshot(page, "dark");
+    for (const screen of SCREENS) {
+        await show(page, screen);
+        const found = await findings(page);
+        check(`dark: ${screen} has no serious finding of axe`, !found.length, found.join("; "));
     }
     await page.context().close();
 }
@@ -415,123 +329,53 @@ async function testCallers(browser) {
     }
 }
 
-/** A thousand servers with ten tools each, known from their cards, so that none of them is started, and one that is called all the time. */
-async function testMany(browser) {
-    const tool = (index) => ({ name: `tool_${index}`, description: `Does the thing number ${index} with a file`, inputSchema: { type: "object", properties: { path: { type: "string" } } } });
-    const many = new Gateway("many", "");
-    writeFileSync(`${many.home}/card.json`, JSON.stringify({ name: "example/many", description: "many", version: "1.0.0", tools: Array.from({ length: 10 }, (_, index) => tool(index)) }));
-    const entries = Array.from({ length: 1000 }, (_, index) => `[servers.s${index}]\ncommand = "false"\ncard = "card.json"\n`);
-    writeFileSync(many.configFile, entries.join("") + server("busy", "busy"));
-    await many.start();
-    await many.run("call", "busy.echo");
-    const load = new CallLoad(many, "busy__echo", 1000);
-    try {
-        const idleShare = await cpuShare(many, 20);
-        const link = await many.link();
-        const page = await openPage(browser);
-        const session = await page.context().newCDPSession(page);
-        await session.send("Performance.enable");
-        const cpuBefore = cpuSeconds(many);
-        const started = Date.now();
-        await page.goto(link);
-        await page.getByText("of 1001").waitFor();
-        const took = Date.now() - started;
-        const used = Math.round((cpuSeconds(many) - cpuBefore) * 1000);
-        const { metrics } = await session.send("Performance.getMetrics");
-        const inPage = Math.round(metrics.find(({ name }) => name === "TaskDuration").value * 1000);
-        check(`1,000 servers: the page is interactive after ${took} ms, with ${used} ms of CPU in the gateway and ${inPage} ms of work in the page`, took <= 1000, "more than 1000 ms");
-        await page.evaluate(() => (location.hash = "#/tools"));
-        const clicked = Date.now();
-        await page.getByText("10,001 tools").waitFor();
-        check(`10,000 tools: the list is shown after ${Date.now() - clicked} ms`, true);
-        await watchMemory(page, many, session, idleShare);
-        await page.context().close();
-    } finally {
-        const { calls, failures, rate } = await load.stop();
-        check(`${rate} calls per second: ${calls} calls, ${failures} failed`, calls > 0 && !failures, `${failures} failed`);
-        await many.stop();
-    }
-}
-
-/** A process that calls a tool at a steady rate. */
-class CallLoad {
-    constructor(gateway, tool, rate) {
-        const script = fileURLToPath(new URL("dashboard_load.mjs", import.meta.url));
-        this.process = spawn("node", [script, gateway.origin, tool, rate], { stdio: ["ignore", "pipe", "inherit"] });
-    }
-
-    /** Ends the process and returns what it counted. */
-    async stop() {
-        let said = "";
-        this.process.stdout.on("data", (data) => (said += data));
-        const closed = new Promise((resolve) => this.process.once("close", resolve));
-        this.process.kill();
-        await closed;
-        return JSON.parse(said);
-    }
-}
-
-/** Returns the CPU that a gateway uses in some seconds, in percent of a core. */
-async function cpuShare(gateway, seconds) {
-    const before = { cpu: cpuSeconds(gateway), time: Date.now() };
-    await new Promise((resolve) => setTimeout(resolve, seconds * 1000));
-    return ((cpuSeconds(gateway) - before.cpu) / (Date.now() - before.time)) * 100_000;
-}
-
-/** Returns the CPU time that a gateway has used. */
-function cpuSeconds(gateway) {
-    const fields = readFileSync(`/proc/${gateway.process.pid}/stat`, "utf8").split(") ")[1].split(" ");
-    return (Number(fields[11]) + Number(fields[12])) / 100;
-}
-
-/** Watches the heap of the page and the CPU of the gateway for some minutes. Without the page, the gateway uses `idleShare`. */
-async function watchMemory(page, gateway, session, idleShare) {
-    await show(page, "overview");
-    const heap = async () => {
-        await session.send("HeapProfiler.collectGarbage");
-        return (await session.send("Runtime.getHeapUsage")).usedSize / 1e6;
-    };
-    const before = await heap();
-    const share = (await cpuShare(gateway, Number(minutes) * 60)) - idleShare;
-    const growth = (await heap()) - before;
-    check(`heap growth in ${minutes} min: ${growth.toFixed(1)} MB`, growth < 30, `${growth.toFixed(1)} MB`);
-    check(`CPU of the gateway for one open page: ${share.toFixed(1)} % of a core, above ${idleShare.toFixed(1)} % for the calls`, share <= 3, `${share.toFixed(1)} %`);
-}
-
 const changingFile = `${folder}/definition.txt`;
 writeFileSync(changingFile, "Writes a report");
 const config = [
     `audit = ${JSON.stringify(`${folder}/audit.jsonl`)}\n`,
-    '[policy]\nask = ["studio.erase"]\ndeny = ["studio.fail"]\n',
+    '[policy]\nask = ["studio.erase"]\ndeny = ["studio.fail"]\nquota = { calls = 500, per = "1h" }\n',
     server("studio", "studio"),
     server("changing", "changing", changingFile) + 'pin = "strict"\n',
     server("crashing", "crashing"),
+    '[servers.remote]\nurl = "http://127.0.0.1:9/mcp"\nheaders = { Authorization = "Bearer ${secret:missing-token}" }\n',
+    '[secrets]\nbackend = "file"\n',
     '[limits]\nlisting-wait = "10s"\n',
 ].join("");
+async function testScreensOfGateway(browser) {
+    const gateway = await new Gateway("main", config).start();
+    try {
+        await gateway.run("tools", "--wait").catch(() => {});
+        await gateway.run("call", "studio.wait", "ms:=20");
+        let page = null;
+        await step("login", async () => (page = await testLogin(browser, gateway)));
+        await step("a killed server", () => testKill(page, gateway));
+        await step("tools", () => testTools(page, gateway));
+        await step("markup", () => testMarkup(page));
+        await step("approval", () => testApproval(page, gateway));
+        await step("changed tool", () => testChangedTool(page, gateway, changingFile));
+        await step("calls", () => testCalls(page, gateway));
+        await step("attention", () => testAttention(page));
+        await step("screens", () => testScreens(page));
+        await step("access", () => testAccess(page));
+        await step("audit", () => testAudit(page));
+        check("only requests to the gateway, no violation of the policy, no error of scripts", !page.trouble.length, page.trouble.join("; "));
+        await step("keyboard", () => testKeyboard(browser, gateway));
+        await step("phone", () => testPhone(browser, gateway));
+        await step("dark", () => testDark(browser, gateway));
+        await step("rights", () => testRights(browser, gateway));
+    } finally {
+        await gateway.stop();
+    }
+}
+
 const browser = await chromium.launch({ executablePath: browserPath, args: ["--no-sandbox", "--disable-lcd-text"] });
-const gateway = await new Gateway("main", config).start();
 try {
-    await gateway.run("tools", "--wait").catch(() => {});
-    await gateway.run("call", "studio.wait", "ms:=20");
-    let page = null;
-    await step("login", async () => (page = await testLogin(browser, gateway)));
-    await step("a killed server", () => testKill(page, gateway));
-    await step("tools", () => testTools(page, gateway));
-    await step("markup", () => testMarkup(page));
-    await step("approval", () => testApproval(page, gateway));
-    await step("changed tool", () => testChangedTool(page, gateway, changingFile));
-    await step("calls", () => testCalls(page, gateway));
-    await step("screens", () => testScreens(page));
-    await step("access", () => testAccess(page));
-    await step("audit", () => testAudit(page));
-    check("only requests to the gateway, no violation of the policy, no error of scripts", !page.trouble.length, page.trouble.join("; "));
-    await step("keyboard", () => testKeyboard(browser, gateway));
-    await step("phone", () => testPhone(browser, gateway));
-    await step("rights", () => testRights(browser, gateway));
-    await step("callers", () => testCallers(browser));
-    await step("many servers", () => testMany(browser));
+    if (part !== "scale") {
+        await testScreensOfGateway(browser);
+        await step("callers", () => testCallers(browser));
+    }
+    if (part !== "screens") await step("many servers", () => testMany(browser));
 } finally {
-    await gateway.stop();
     await browser.close();
 }
-process.exit(failed ? 1 : 0);
+process.exit(result.failed ? 1 : 0);

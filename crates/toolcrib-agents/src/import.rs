@@ -9,6 +9,7 @@ mod sources;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -164,7 +165,10 @@ pub fn import_text(
 ) -> Result<Import, Error> {
     let mut importer = Importer::new(Path::new("config.toml"), config_text, SecretNames::new(secrets));
     let source = ImportSource { file: file.to_owned(), agent };
-    let entries = importer.import_entries(&source, source.entries_in(text, None)?);
+    // Instructions often show a member such as `"mcpServers": {…}` without the braces of the file around it.
+    let is_member = text.trim_start().starts_with('"');
+    let text = if is_member { Cow::Owned(format!("{{{text}}}")) } else { Cow::Borrowed(text) };
+    let entries = importer.import_entries(&source, source.entries_in(&text, None)?);
     Ok(Import { config_text: importer.config_text, entries, secrets: importer.secrets })
 }
 
@@ -267,11 +271,11 @@ impl<'a> Importer<'a> {
         if export::is_toolcrib_entry(value) || is_gateway_url(value) {
             return Err("it starts or connects to toolcrib itself".to_owned());
         }
-        let mut draft = draft::read_entry(agent, value, &|name| self.secret_names.reference(name))?;
-        let may_need_login = mcp_remote::unwrap_bridge(&mut draft);
         let Some(id) = to_server_id(&report.name) else {
             return Err("its name has no characters that are valid in a server name".to_owned());
         };
+        let mut draft = draft::read_entry(agent, id.as_str(), value, &self.secret_names)?;
+        let may_need_login = mcp_remote::unwrap_bridge(&mut draft);
         report.disabled = draft.disabled;
         let extracted = extract_secrets::extract_secrets(&mut draft, id.as_str(), &mut self.secret_names);
         let existing = Config::parse(self.config_path, &self.config_text).roster;

@@ -23,6 +23,27 @@ const SECRET_NAME_PARTS: [&str; 13] = [
     "BEARER",
 ];
 
+/// Words that say that a value is a secret, and not whose.
+const GENERIC_WORDS: [&str; 17] = [
+    "ACCESS",
+    "API",
+    "APIKEY",
+    "AUTH",
+    "AUTHORIZATION",
+    "BEARER",
+    "CREDENTIALS",
+    "DB",
+    "KEY",
+    "MCP",
+    "PASS",
+    "PASSPHRASE",
+    "PASSWORD",
+    "PAT",
+    "PWD",
+    "SECRET",
+    "TOKEN",
+];
+
 /// Prefixes of well-known token formats.
 const TOKEN_PREFIXES: [&str; 22] = [
     "sk-",
@@ -59,6 +80,12 @@ pub(crate) fn is_secret_name(name: &str) -> bool {
         || ["KEY", "PAT", "AUTH", "PWD"]
             .iter()
             .any(|suffix| name == *suffix || name.ends_with(&format!("_{suffix}")))
+}
+
+/// Returns whether the name of a variable does not say which service its secret belongs to.
+pub(crate) fn is_generic_name(name: &str) -> bool {
+    name.split('_')
+        .all(|word| word.is_empty() || GENERIC_WORDS.iter().any(|part| part.eq_ignore_ascii_case(word)))
 }
 
 /// Returns whether a value looks like a secret.

@@ -217,7 +217,7 @@ impl Admin {
             servers: reported.iter().map(|status| self.report(status, revision)).collect(),
             quota: self.crib().limit_status().await.iter().map(LimitReport::new).collect(),
             clients: self.gateway.service().client_list_costs().iter().map(ClientCostReport::new).collect(),
-            store: self.gateway.store_status().as_ref().map(StoreReport::new),
+            store: self.store_report(),
         };
         let mut json = report.to_json();
         if is_short {
@@ -225,6 +225,11 @@ impl Admin {
                 servers.iter().map(|status| to_short_json(status, self.login_state(status))).collect();
         }
         json
+    }
+
+    fn store_report(&self) -> Option<StoreReport> {
+        let address = self.crib().replica().map(|replica| replica.address());
+        self.gateway.store_status().map(|status| StoreReport::new(&status, address))
     }
 
     fn login_state(&self, status: &ServerStatus) -> Option<LoginState> {

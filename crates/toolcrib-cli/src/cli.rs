@@ -405,6 +405,7 @@ pub(crate) enum Command {
     ///
     /// Examples:
     ///   toolcrib init                           show the changes and ask
+    ///   toolcrib init --dry-run                 only show them
     ///   toolcrib init --yes
     ///   toolcrib init --undo                    restore all files
     ///

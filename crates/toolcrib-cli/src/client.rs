@@ -161,7 +161,7 @@ impl GatewayClient {
             true => Ok(()),
             false => {
                 let value: Value = serde_json::from_slice(&response.body()).unwrap_or_default();
-                Err(CommandError::from_error_object(&value["error"]))
+                Err(CommandError::from_admin_error(&value["error"]))
             }
         }
     }
@@ -174,7 +174,7 @@ impl GatewayClient {
         if response.status.is_success() {
             Ok(value)
         } else {
-            Err(CommandError::from_error_object(&value["error"]))
+            Err(CommandError::from_admin_error(&value["error"]))
         }
     }
 

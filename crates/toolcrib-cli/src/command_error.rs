@@ -13,6 +13,9 @@ use crate::hints::{self, hint_text};
 /// The number of stderr lines of a server that are shown.
 const MAX_STDERR_LINES: usize = 10;
 
+/// The start of the part of a message that says when a server is started again.
+const NEXT_ATTEMPT: &str = ", next attempt in ";
+
 /// The reason why a command failed.
 #[derive(Debug, Clone)]
 pub(crate) struct CommandError {
@@ -101,6 +104,17 @@ impl CommandError {
         error
     }
 
+    /// Converts an error of the admin API. One that is not about a call or a server has its own code.
+    pub(crate) fn from_admin_error(object: &Value) -> Self {
+        if object["kind"].is_string() {
+            return Self::from_error_object(object);
+        }
+        let text = |name: &str| object[name].as_str();
+        let message = text("message").unwrap_or("the gateway returned an error without a message");
+        let error = Self::new(ExitStatus::ToolError, text("code").unwrap_or("refused"), message);
+        Self { hint: text("hint").map(str::to_owned), ..error }
+    }
+
     /// Converts a server's own JSON-RPC error.
     pub(crate) fn server_error(error: &Value) -> Self {
         let message = match error["message"].as_str() {
@@ -132,13 +146,20 @@ impl CommandError {
     }
 }
 
+/// Converts an error of a server in this process. The next attempt to start the server is not mentioned: the process ends
+/// before it.
 impl From<Error> for CommandError {
     fn from(error: Error) -> Self {
         let kind = error.kind();
+        let text = error.to_string();
+        let message = match text.rsplit_once(NEXT_ATTEMPT) {
+            Some((message, _)) if error.retry_in().is_some() => message.to_owned(),
+            _ => text,
+        };
         Self {
             exit: ExitStatus::from_kind(kind),
             code: kind.facts().name.to_owned(),
-            message: error.to_string(),
+            message,
             hint: Some(hint_text(&error.hint())),
             data: hints::error_data(&error),
         }
@@ -261,6 +282,16 @@ mod tests {
         assert_eq!(error.exit, ExitStatus::ToolError);
         assert_eq!(error.to_string(), "the server refused the call: bad date");
         assert_eq!(error.to_json()["error"]["rpc"]["code"], -32602);
+    }
+
+    #[test]
+    fn admin_error_keeps_its_code_message_and_hint() {
+        let missing = json!({"code": "not_found", "message": "unknown call `x`", "hint": "list them"});
+        let error = CommandError::from_admin_error(&missing);
+        assert_eq!((error.exit, error.code.as_str()), (ExitStatus::ToolError, "not_found"));
+        assert_eq!((error.message.as_str(), error.hint.as_deref()), ("unknown call `x`", Some("list them")));
+        let lost = json!({"code": "lost", "kind": "lost", "message": "m"});
+        assert_eq!(CommandError::from_admin_error(&lost).exit, CommandError::from_error_object(&lost).exit);
     }
 
     #[test]

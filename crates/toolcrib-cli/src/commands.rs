@@ -50,7 +50,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use toolcrib::catalog::public_name::SEPARATOR;
-use toolcrib::config::{Config, ProblemScope};
+use toolcrib::config::{Config, Problem, ProblemScope};
 use toolcrib::util::encoding;
 use toolcrib::{Crib, ErrorKind};
 
@@ -180,7 +180,11 @@ pub(crate) fn with_config_problem(error: anyhow::Error, cli: &Cli) -> anyhow::Er
     };
     let disables_it =
         |scope: &ProblemScope| matches!(scope, ProblemScope::Server(server) if is_server(server));
-    match config.problems.iter().find(|problem| disables_it(&problem.scope)) {
+    // Of several problems, an unknown key is the likely cause of the others.
+    let problems = || config.problems.iter().filter(|problem| disables_it(&problem.scope));
+    let has_suggestion =
+        |problem: &&Problem| problem.hint.as_ref().is_some_and(|hint| hint.starts_with("did you mean"));
+    match problems().find(has_suggestion).or_else(|| problems().next()) {
         Some(problem) => CommandError::config_problem(problem).into(),
         None => error,
     }

@@ -11,6 +11,7 @@ mod tests {
     use toolcrib::util::encoding;
 
     use super::*;
+    use crate::report::events::EVENT_KINDS;
 
     /// Bytes that the whole dashboard may take when it is sent.
     const MAX_SIZE: usize = 60_000;
@@ -33,6 +34,15 @@ mod tests {
         assert_eq!(encoding::to_hex(&Sha256::digest(module)), VENDORED);
         let text = std::str::from_utf8(module).unwrap();
         assert!(text.starts_with("/*") && text.contains("MIT License") && text.contains("Apache License"));
+    }
+
+    #[test]
+    fn page_follows_every_kind_of_event_but_calls() {
+        let store = include_str!("../ui/store.js");
+        let list = store.split("const EVENT_KINDS = [").nth(1).unwrap().split(']').next().unwrap();
+        let kinds: Vec<&str> = list.split(['"', ',', ' ', '\n']).filter(|kind| !kind.is_empty()).collect();
+        let all: Vec<&str> = EVENT_KINDS.into_iter().filter(|kind| *kind != "call").collect();
+        assert_eq!(kinds, all);
     }
 
     #[test]

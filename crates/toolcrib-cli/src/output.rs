@@ -258,7 +258,8 @@ impl Output {
             let json = CommandError { hint, ..error.clone() }.to_json().to_string();
             return self.print_stderr(&escape_json(&json));
         }
-        for problem in error.problems() {
+        // The message may be the only problem.
+        for problem in error.problems().iter().filter(|problem| problem.to_string() != error.message) {
             self.print_stderr(&problem.to_string())?;
             problem.hint.as_deref().map_or(Ok(()), |hint| self.print_hint(hint))?;
         }

@@ -8,6 +8,7 @@ pub(crate) mod calls;
 pub(crate) mod clients;
 pub(crate) mod declared;
 pub(crate) mod events;
+pub(crate) mod secrets;
 pub(crate) mod server;
 pub(crate) mod stats;
 pub(crate) mod status;

@@ -14,13 +14,13 @@ import { Config } from "./config.js";
 
 /** The screens. Those that need the admin API are not shown to callers without it. */
 const SCREENS = [
-  { name: "", title: "Overview", screen: Overview, admin: true },
-  { name: "servers", title: "Servers", screen: Servers, admin: true },
-  { name: "tools", title: "Tools", screen: Tools, admin: false },
-  { name: "calls", title: "Calls", screen: Calls, admin: false },
-  { name: "access", title: "Access", screen: Access, admin: true },
-  { name: "clients", title: "Clients", screen: Clients, admin: true },
-  { name: "config", title: "Config", screen: Config, admin: true },
+  { name: "", title: "Overview", screen: Overview, admin: true, icon: "M3 3h6v8H3zM11 3h6v5h-6zM11 10h6v7h-6zM3 13h6v4H3z" },
+  { name: "servers", title: "Servers", screen: Servers, admin: true, icon: "M3 3.5h14v5.5H3zM3 11h14v5.5H3zM6 6.2h2M6 13.7h2" },
+  { name: "tools", title: "Tools", screen: Tools, admin: false, icon: "M17 6.5a4.2 4.2 0 0 1-5.6 4.9L6 17l-3-3 5.6-5.4A4.2 4.2 0 0 1 13.5 3L11 5.5l.6 2.9 2.9.6z" },
+  { name: "calls", title: "Calls", screen: Calls, admin: false, icon: "M3 7h13M12.5 3.5 16 7l-3.5 3.5M17 13H4M7.5 9.5 4 13l3.5 3.5" },
+  { name: "access", title: "Access", screen: Access, admin: true, icon: "M10 2.5 16 5v4.5c0 3.8-2.4 6.5-6 8-3.6-1.5-6-4.2-6-8V5zM7.5 10l2 2 3.5-4" },
+  { name: "clients", title: "Clients", screen: Clients, admin: true, icon: "M2.5 4h15v9.5h-15zM7 17h6M10 13.5V17" },
+  { name: "config", title: "Config", screen: Config, admin: true, icon: "M3 6h8M15 6h2M13 4v4M3 14h2M9 14h8M7 12v4" },
 ];
 
 /** The parts of the address behind `#/`, decoded. */
@@ -40,15 +40,17 @@ function readRoute() {
 function Navigation({ screens, current }) {
   const waiting = attention.value.length;
   return html`<nav aria-label="Screens">
-    <a class="brand" href="#/">toolcrib</a>
+    <a class="brand" href="#/"><img src="/ui/icon.svg" alt="" width="22" height="22" /> toolcrib</a>
     <ul>
-      ${screens.map(({ name, title }) => html`<li>
+      ${screens.map(({ name, title, icon }) => html`<li>
         <a href="#/${name}" aria-current=${name === current ? "page" : undefined}>
+          <svg viewBox="0 0 20 20" aria-hidden="true"><path d=${icon} /></svg>
           ${title}${name === "" && waiting ? html` <span class="badge">${waiting}<span class="hidden"> need attention</span></span>` : null}
         </a>
       </li>`)}
     </ul>
     <div class="who">
+      <span class="live ${problem.value ? "bad" : ""}">${problem.value ? "not connected" : "connected"}</span>
       <span>${session.value.caller}</span>
       ${session.value.logged_in ? html`<button class="small" onClick=${logOut}>Log out</button>` : null}
     </div>

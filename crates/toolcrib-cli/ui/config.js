@@ -3,7 +3,7 @@
 import { html, useState } from "./vendor/preact.js";
 import { get } from "./api.js";
 import { clock, count, visible } from "./format.js";
-import { Facts, Failure, Field, Heading, Missing, Table, Text, useLimit, useLoaded } from "./parts.js";
+import { Facts, Failure, Field, Heading, Message, Missing, Origin, Table, Text, Value, useLimit, useLoaded } from "./parts.js";
 import { act, events, hasEvents, status } from "./store.js";
 
 export function Config() {
@@ -14,19 +14,25 @@ export function Config() {
     const report = await act("/api/v1/reload", "the config was read again");
     if (report) reload();
   };
-  return html`<${Heading} title="Config"><button onClick=${reloadConfig}>Reload</button><//>
+  const files = value?.files ?? [status.value?.config.file];
+  const store = status.value?.store;
+  return html`<${Heading} title="Config"><span class="actions"><button onClick=${reloadConfig}>Reload</button></span><//>
+    ${problems.length
+      ? html`<ul class="attention">${problems.map((found) => html`<li class="bad"><div><strong><${Origin} ...${found} /></strong> <span><${Message} text=${found.message} /> <small><${Message} text=${found.hint ?? ""} /></small></span></div></li>`)}</ul>`
+      : html`<p class="calm">The config has no problem.</p>`}
     <${Facts} facts=${[
       ["Version", status.value?.version],
       ["Generation", count(generation)],
-      ["Files", (value?.files ?? [status.value?.config.file]).map((file) => html`<div><code>${visible(file)}</code></div>`)],
+      ["Process", status.value?.pid],
+      store ? ["Shared store", html`<span class="state ${store.state === "up" ? "good" : "bad"}">${store.state}</span> <code>${visible(store.url)}</code>`] : null,
+      store?.address ? ["This replica", html`<code>${visible(store.address)}</code>`] : null,
     ]} />
-    <section aria-labelledby="problems"><h2 id="problems">Problems</h2>
-      ${problems.length
-        ? html`<ul class="attention">${problems.map((found) => html`<li class="bad"><${Text}>${[found.file, found.line, found.column].filter(Boolean).join(":")} ${found.message}<//> <small><${Text}>${found.hint ?? ""}<//></small></li>`)}</ul>`
-        : html`<p class="empty">The config has no problem.</p>`}
+    <section aria-labelledby="files"><h2 id="files">Files</h2>
+      <ol class="files">${files.map((file) => html`<li><code>${visible(file)}</code></li>`)}</ol>
+      ${files.length > 1 ? html`<p class="minor">A later file overrides an earlier one.</p>` : null}
     </section>
     <section aria-labelledby="values"><h2 id="values">Values</h2>
-      ${value ? html`<${Values} values=${value.values} />` : html`<${Missing} error=${error} what="its config" />`}
+      ${value ? html`<${Values} values=${value.values} />` : html`<${Missing} error=${error} />`}
     </section>
     <section aria-labelledby="events"><h2 id="events">Events</h2><${Events} /></section>
     <section aria-labelledby="audit"><h2 id="audit">Audit</h2><${Audit} /></section>`;
@@ -39,22 +45,22 @@ function Values({ values }) {
   return html`<${Field} label="Filter by key"><input type="search" value=${filter} onInput=${(event) => setFilter(event.target.value)} /><//>
     <${Table} caption="Values of the config" rows=${found.slice(0, limit)} rowKey=${(row) => row.key} empty="No key matches."
       columns=${[
-        { title: "Key", cell: (row) => html`<code>${visible(row.key)}</code>` },
-        { title: "Value", cell: (row) => html`<code>${visible(JSON.stringify(row.value))}</code>` },
-        { title: "From", cell: (row) => visible(`${row.file}:${row.line}`) },
+        { title: "Key", cell: (row) => html`<code class="key">${visible(row.key)}</code>` },
+        { title: "Value", cell: (row) => html`<${Value} value=${row.value} />` },
+        { title: "From", cell: (row) => html`<${Origin} ...${row} />` },
       ]} />
     ${more}`;
 }
 
 function Events() {
-  const found = events.value.filter((event) => event.kind !== "call").slice(0, 100);
+  const found = events.value.slice(0, 100);
   if (!hasEvents.value) return html`<p class="empty">This gateway does not report events.</p>`;
   return html`<${Table} caption="Events" rows=${found} rowKey=${(event) => event.id} empty="No event in the last hour."
     columns=${[
-      { title: "Time", cell: (event) => clock(event.time) },
-      { title: "Event", cell: (event) => visible(event.kind.replace("_", " ")) },
-      { title: "Server", cell: (event) => visible(event.server) },
-      { title: "Details", cell: (event) => visible(event.message) },
+      { title: "Time", cell: (event) => html`<span class="nowrap">${clock(event.time)}</span>` },
+      { title: "Event", cell: (event) => html`<span class="nowrap">${visible(event.kind.replace("_", " "))}</span>` },
+      { title: "Server", cell: (event) => visible(event.server), wide: true },
+      { title: "Details", cell: (event) => html`<${Message} text=${event.message} />` },
     ]} />`;
 }
 

@@ -28,6 +28,12 @@ export function bytes(number) {
   return `${number < 10 && unit ? number.toFixed(1) : Math.round(number)} ${units[unit]}`;
 }
 
+/** Formats a share of a core or of a whole. */
+export function percent(share) {
+  if (share === null || share === undefined) return "–";
+  return `${share > 0 && share < 0.1 ? (share * 100).toFixed(1) : Math.round(share * 100)} %`;
+}
+
 /** Formats milliseconds. */
 export function millis(number) {
   if (number === null || number === undefined) return "–";
@@ -40,10 +46,13 @@ export function millis(number) {
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return "–";
   if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
-  if (seconds < 60) return `${seconds < 10 ? seconds.toFixed(1) : Math.round(seconds)} s`;
-  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
-  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ${Math.round((seconds % 3600) / 60)} min`;
-  return `${Math.floor(seconds / 86400)} d ${Math.round((seconds % 86400) / 3600)} h`;
+  if (seconds < 59.5) return `${seconds < 10 ? Number(seconds.toFixed(1)) : Math.round(seconds)} s`;
+  const units = seconds < 3600 ? ["min", 60, "s", 1] : seconds < 86_400 ? ["h", 3600, "min", 60] : ["d", 86_400, "h", 3600];
+  const [large, largeSize, small, smallSize] = units;
+  const smalls = Math.round(seconds / smallSize);
+  const perLarge = largeSize / smallSize;
+  const rest = smalls % perLarge;
+  return `${Math.floor(smalls / perLarge)} ${large}${rest ? ` ${rest} ${small}` : ""}`;
 }
 
 export function rate(perSecond) {

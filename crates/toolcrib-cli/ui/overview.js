@@ -1,145 +1,196 @@
-// The overview: totals, what needs attention, and how calls flow from clients over the gateway to servers.
+// The overview: what needs attention, totals, how calls flow from clients over the gateway to servers, and what happened last.
 
-import { html, useState } from "./vendor/preact.js";
-import { get } from "./api.js";
-import { bytes, count, duration, millis, rate, visible } from "./format.js";
-import { Heading, Sparkline, Table, useLatest } from "./parts.js";
-import { attention, pauseAfter, samplesOf, status, whenVisible } from "./store.js";
+import { html, useEffect, useRef, useState } from "./vendor/preact.js";
+import { bytes, clock, count, duration, millis, rate, visible } from "./format.js";
+import { Heading, Message, Sparkline, Table, useRepeated } from "./parts.js";
+import { attention, events, samplesOf, status } from "./store.js";
 
 /** Servers and clients that the drawing shows; the busiest come first. */
-const MAX_NODES = 14;
-/** Tools in the list of the busiest. */
-const MAX_TOOLS = 8;
+const MAX_NODES = 12;
+/** Rows of the short lists. */
+const MAX_ROWS = 8;
+/** Items that need attention, before the others are only counted. */
+const MAX_ITEMS = 20;
 /** Time between two readings of statistics and of clients, which take longer the more calls are recorded. */
 const INTERVAL = 10_000;
-const MAX_INTERVAL = 120_000;
+/** States of servers that are not working. */
+const BROKEN = ["ejected", "tripped", "backing_off"];
 
 const sum = (servers, member) => servers.reduce((total, server) => total + (server[member] ?? 0), 0);
 const last = (name) => samplesOf(name).at(-1) ?? { calls: 0, errors: 0 };
 
+/** Returns values without those before the first one that is known. */
+function withoutStart(values) {
+  const first = values.findIndex((value) => value !== null);
+  return first < 0 ? [] : values.slice(first);
+}
+
+/** Returns how many servers are in which state, other than ready. */
+function describeStates(servers) {
+  const counts = new Map();
+  for (const { state } of servers) if (state !== "ready") counts.set(state, (counts.get(state) ?? 0) + 1);
+  return [...counts].map(([state, number]) => `${count(number)} ${state.replace("_", " ")}`).join(", ");
+}
+
 function Totals({ servers, stats }) {
   const now = last("");
   const series = (member) => samplesOf("").map((sample) => sample[member]);
-  const latency = (stats?.series ?? []).map((point) => point.p95_ms ?? 0);
-  const running = servers.filter((server) => server.state === "ready").length;
+  const ready = servers.filter((server) => server.state === "ready").length;
+  const totals = stats?.totals;
+  const store = status.value.store;
   const cards = [
-    ["Servers running", `${running} of ${servers.length}`],
-    ["Tools", count(sum(servers, "tools"))],
-    ["Calls", rate(now.calls), series("calls")],
-    ["Errors", rate(now.errors), series("errors")],
-    stats ? ["p95 in 15 minutes", millis(stats.totals.p95_ms), latency] : null,
-    ["In flight", count(sum(servers, "in_flight"))],
-    ["Memory of servers", bytes(sum(servers, "memory"))],
-    ["Gateway up", duration(status.value.uptime)],
+    { title: "Calls", value: rate(now.calls), values: series("calls"), note: totals ? `${count(totals.calls)} in 15 min` : null },
+    { title: "Errors", value: rate(now.errors), values: series("errors"), bad: now.errors > 0, note: totals ? `${count(totals.errors)} in 15 min, ${count(totals.denied)} denied` : null },
+    totals ? { title: "p95", value: millis(totals.p95_ms), values: withoutStart(stats.series.map((point) => point.p95_ms ?? null)), note: `p50 ${millis(totals.p50_ms)}, p99 ${millis(totals.p99_ms)}` } : null,
+    { title: "Servers ready", value: `${count(ready)} of ${count(servers.length)}`, note: describeStates(servers) },
+    { title: "Tools", value: count(sum(servers, "tools")), note: `${count(sum(servers, "in_flight"))} calls in flight` },
+    { title: "Memory of servers", value: bytes(sum(servers, "memory")), note: `gateway up ${duration(status.value.uptime)}` },
+    store ? { title: "Shared store", value: store.state, bad: store.state === "down", note: [`for ${duration(store.since)}`, store.address].filter(Boolean).map(visible).join(", ") } : null,
   ];
   return html`<ul class="cards">
-    ${cards.filter(Boolean).map(([title, value, values]) => html`<li>
-      <span>${title}</span><strong>${value}</strong>
-      ${values ? html`<${Sparkline} values=${values} label="${title} over time" bad=${title === "Errors"} />` : null}
+    ${cards.filter(Boolean).map(({ title, value, note, values, bad }) => html`<li>
+      <span>${title}</span><strong class=${bad ? "bad" : ""}>${value}</strong>
+      ${values ? html`<${Sparkline} values=${values} label="${title} over time" bad=${bad} />` : null}
+      ${note ? html`<small>${note}</small>` : null}
     </li>`)}
   </ul>`;
 }
 
 function Attention() {
   const items = attention.value;
-  if (!items.length) return html`<p class="empty">Nothing needs attention.</p>`;
+  if (!items.length) return html`<p class="calm">Nothing needs attention.</p>`;
   return html`<ul class="attention">
-    ${items.slice(0, 50).map((item) => html`<li class=${item.level}><a href=${item.link}>${visible(item.text)}</a></li>`)}
+    ${items.slice(0, MAX_ITEMS).map((item) => html`<li class=${item.level}>
+      <a href=${item.link}><strong>${visible(item.about)}</strong> <span><${Message} text=${item.text} /></span></a>
+    </li>`)}
+    ${items.length > MAX_ITEMS ? html`<li><a href="#/servers">${count(items.length - MAX_ITEMS)} more</a></li>` : null}
   </ul>`;
 }
 
 /** Returns servers in the order in which they matter: broken, busy, running, the rest. */
 function byInterest(servers) {
   const weight = (server) =>
-    (["ejected", "tripped", "backing_off"].includes(server.state) ? 1e9 : 0) +
-    last(server.name).calls * 1e3 +
-    (server.state === "ready" ? 100 : 0) +
-    Math.min(server.calls, 99);
+    (BROKEN.includes(server.state) ? 1e9 : 0) + last(server.name).calls * 1e3 + (server.state === "ready" ? 100 : 0) + Math.min(server.calls, 99);
   return [...servers].sort((a, b) => weight(b) - weight(a));
 }
 
-/** Draws clients, the gateway and servers in three columns. The width of a line is the rate of calls. */
-function Topology({ servers, clients }) {
-  const shown = byInterest(servers).slice(0, MAX_NODES);
-  const sources = clients.slice(0, MAX_NODES);
-  const rows = Math.max(shown.length, sources.length, 1);
-  const height = rows * 34 + 16;
-  const middle = height / 2;
-  const place = (index, total) => (height / total) * (index + 0.5);
-  const width = (calls) => Math.min(1.5 + Math.log2(1 + calls) * 1.5, 10);
-  const edge = (x1, y1, x2, y2) => `M${x1},${y1} C${(x1 + x2) / 2},${y1} ${(x1 + x2) / 2},${y2} ${x2},${y2}`;
-  const amount = (number, word) => `${number} ${word}${number === 1 ? "" : "s"}`;
-  const summary = `${amount(sources.length, "client")}, one gateway, ${amount(servers.length, "server")}`;
-  return html`<figure class="topology">
-    <svg viewBox="0 0 720 ${height}" role="group" aria-label=${summary}>
-      ${sources.map((client, index) => html`<g>
-        <path class="edge" d=${edge(180, place(index, sources.length), 300, middle)} stroke-width=${width(0)} />
-        <rect class="node" x="4" y=${place(index, sources.length) - 13} width="176" height="26" rx="6" />
-        <text x="14" y=${place(index, sources.length) + 4}>${visible(client).slice(0, 24)}</text>
-      </g>`)}
-      ${shown.map((server, index) => html`<${ServerNode} server=${server} y=${place(index, shown.length)} d=${edge(420, middle, 500, place(index, shown.length))} width=${width} />`)}
-      <rect class="node gateway" x="300" y=${middle - 24} width="120" height="48" rx="8" />
-      <text x="360" y=${middle - 2} text-anchor="middle">gateway</text>
-      <text class="minor" x="360" y=${middle + 14} text-anchor="middle">${rate(last("").calls)}</text>
-    </svg>
-    <figcaption>${summary}${servers.length > shown.length ? `; the ${shown.length} busiest are drawn` : ""}.</figcaption>
-  </figure>`;
+/** Returns [{name, calls, perSecond}] of client programs, the busiest first. The rate is that since the previous reading. */
+function useClientRates(clients) {
+  const previous = useRef(null);
+  const [sources, setSources] = useState([]);
+  useEffect(() => {
+    if (!clients) return;
+    const calls = new Map();
+    for (const client of clients) {
+      const name = client.name ?? client.caller;
+      calls.set(name, (calls.get(name) ?? 0) + (client.calls ?? 0));
+    }
+    const at = performance.now();
+    const before = previous.current;
+    const perSecond = (name, now) => {
+      const earlier = before?.calls.get(name);
+      return earlier === undefined ? null : (Math.max(0, now - earlier) * 1000) / (at - before.at);
+    };
+    previous.current = { at, calls };
+    const found = [...calls].map(([name, now]) => ({ name, calls: now, perSecond: perSecond(name, now) }));
+    setSources(found.sort((a, b) => (b.perSecond ?? 0) - (a.perSecond ?? 0) || b.calls - a.calls));
+  }, [clients]);
+  return sources;
 }
 
-function ServerNode({ server, y, d, width }) {
+/** Lines from the gateway to each of `nodes`, which are spread over the height. The width of a line is the rate of calls. */
+function Edges({ nodes, isLeft }) {
+  const width = (calls) => Math.min(1.5 + Math.log2(1 + calls), 8);
+  const path = (index) => {
+    const y = ((index + 0.5) / nodes.length) * 100;
+    return isLeft ? `M0,${y} C50,${y} 50,50 100,50` : `M0,50 C50,50 50,${y} 100,${y}`;
+  };
+  return html`<svg class="edges" viewBox="0 0 100 100" preserveAspectRatio="none" aria-hidden="true">
+    ${nodes.map((node, index) => html`<path class=${node.level} d=${path(index)} stroke-width=${width(node.calls)} />`)}
+  </svg>`;
+}
+
+/** Draws clients, the gateway and servers in three columns. */
+function Topology({ servers, sources, stats }) {
+  const shown = byInterest(servers).slice(0, MAX_NODES);
+  const series = new Map((stats?.servers ?? []).map((row) => [row.name, row]));
+  const clients = sources.slice(0, MAX_NODES);
+  const amount = (number, word) => `${count(number)} ${word}${number === 1 ? "" : "s"}`;
+  const left = clients.map(({ perSecond }) => ({ calls: perSecond ?? 0, level: perSecond ? "busy" : "" }));
+  const right = shown.map((server) => {
+    const { calls, errors } = last(server.name);
+    const level = errors ? "bad" : calls ? "busy" : "";
+    return { calls, level: `${level} ${server.breaker === "closed" ? "" : "open"}` };
+  });
+  return html`<div class="topology">
+    <ul aria-label="Clients">
+      ${clients.length
+        ? clients.map(({ name, calls, perSecond }) => html`<li><div class="node"><span class="name">${visible(name)}</span>
+            <span class="facts-line">${perSecond ? rate(perSecond) : `${count(calls)} calls`}</span></div></li>`)
+        : html`<li><div class="node idle"><span class="name">no client yet</span></div></li>`}
+    </ul>
+    <${Edges} nodes=${left.length ? left : [{ calls: 0, level: "" }]} isLeft=${true} />
+    <div class="gateway"><strong>gateway</strong><span>${rate(last("").calls)}</span></div>
+    <${Edges} nodes=${right} isLeft=${false} />
+    <ul aria-label="Servers">
+      ${shown.map((server) => html`<li key=${server.name}><${ServerNode} server=${server} row=${series.get(server.name)} /></li>`)}
+    </ul>
+    <p class="legend">${amount(sources.length, "client")}, ${amount(servers.length, "server")}${servers.length > shown.length ? `; the ${shown.length} that matter most are drawn` : ""}. Lines are calls now, curves the p95 of 15 minutes.</p>
+  </div>`;
+}
+
+function ServerNode({ server, row }) {
   const { calls, errors } = last(server.name);
   const level = server.state === "ready" ? "good" : ["asleep", "disabled"].includes(server.state) ? "idle" : "bad";
-  return html`<g>
-    <path class="edge ${errors ? "bad" : calls ? "busy" : ""} ${server.breaker === "closed" ? "" : "open"}" d=${d} stroke-width=${width(calls)} />
-    <a href="#/servers/${encodeURIComponent(server.name)}">
-      <rect class="node ${level}" x="500" y=${y - 13} width="216" height="26" rx="6" />
-      <text x="510" y=${y + 4}>${visible(server.name).slice(0, 20)}</text>
-      <text class="minor" x="708" y=${y + 4} text-anchor="end">${calls ? rate(calls) : server.state.replace("_", " ")}</text>
-    </a>
-  </g>`;
+  const facts = calls ? rate(calls) : server.state === "ready" && row ? millis(row.p95_ms) : server.state.replace("_", " ");
+  return html`<a class="node ${level}" href="#/servers/${encodeURIComponent(server.name)}">
+    <span class="name">${visible(server.name)}</span>
+    ${row ? html`<${Sparkline} values=${withoutStart(row.series?.p95_ms ?? [])} label="p95 of ${server.name}" />` : null}
+    ${errors ? html`<span class="bad">${rate(errors)} errors</span>` : null}
+    <span class="facts-line">${facts}</span>
+  </a>`;
 }
 
 /** The tools with the most calls. */
 function Busiest({ stats }) {
-  const rows = (stats?.tools ?? []).slice(0, MAX_TOOLS);
-  if (!rows.length) return null;
-  return html`<section aria-labelledby="busiest"><h2 id="busiest">Busiest tools in the last 15 minutes</h2>
-    <${Table} caption="Busiest tools" rows=${rows} rowKey=${(row) => `${row.server} ${row.name}`} empty=""
+  return html`<section aria-labelledby="busiest"><h2 id="busiest">Busiest tools in 15 minutes</h2>
+    <${Table} caption="Busiest tools" rows=${(stats?.tools ?? []).slice(0, MAX_ROWS)} rowKey=${(row) => `${row.server} ${row.name}`} empty="No call in the last 15 minutes."
       columns=${[
         { title: "Tool", cell: (row) => visible([row.server, row.name].filter(Boolean).join(".")) },
         { title: "Calls", cell: (row) => count(row.calls), number: true },
-        { title: "Errors", cell: (row) => count(row.errors), number: true },
-        { title: "p50", cell: (row) => millis(row.p50_ms), number: true },
+        { title: "Errors", cell: (row) => html`<span class=${row.errors ? "bad" : ""}>${count(row.errors)}</span>`, number: true },
+        { title: "p50", cell: (row) => millis(row.p50_ms), number: true, wide: true },
         { title: "p99", cell: (row) => millis(row.p99_ms), number: true },
-        { title: "Tokens of results", cell: (row) => count(row.result_tokens), number: true },
+        { title: "Tokens", cell: (row) => count(row.result_tokens), number: true, wide: true },
       ]} />
   </section>`;
 }
 
-/** Reads a path again and again while the page is visible, and returns the last value. */
-function useRepeated(path) {
-  const [turn, setTurn] = useState(0);
-  return useLatest(turn, async (abort) => {
-    const started = performance.now();
-    try {
-      return await get(path, abort);
-    } finally {
-      const pause = pauseAfter(performance.now() - started, INTERVAL, MAX_INTERVAL);
-      setTimeout(() => whenVisible().then(() => abort.aborted || setTurn(turn + 1)), pause);
-    }
-  });
+/** The last events other than calls. */
+function Latest() {
+  const found = events.value.slice(0, MAX_ROWS);
+  return html`<section aria-labelledby="latest"><h2 id="latest">Latest events</h2>
+    <${Table} caption="Latest events" rows=${found} rowKey=${(event) => event.id} empty="No event in the last hour."
+      columns=${[
+        { title: "Time", cell: (event) => html`<span class="nowrap">${clock(event.time)}</span>` },
+        { title: "Server", cell: (event) => (event.server ? html`<a href="#/servers/${encodeURIComponent(event.server)}">${visible(event.server)}</a>` : "") },
+        { title: "Event", cell: (event) => html`<${Message} text=${event.message} />` },
+      ]} />
+  </section>`;
 }
 
 export function Overview() {
   const servers = status.value?.servers ?? [];
-  const clients = useRepeated("/api/v1/clients");
-  const stats = useRepeated("/api/v1/stats?since=15m&step=15s");
-  const names = [...new Set((clients.value?.clients ?? []).map((client) => client.name ?? client.caller))];
+  const clients = useRepeated("/api/v1/clients", INTERVAL);
+  const stats = useRepeated("/api/v1/stats?since=15m&step=15s", INTERVAL);
+  const sources = useClientRates(clients.value?.clients);
   return html`<${Heading} title="Overview" />
+    <section aria-labelledby="attention"><h2 id="attention" class=${attention.value.length ? "" : "hidden"}>Needs attention</h2><${Attention} /></section>
     <${Totals} servers=${servers} stats=${stats.value} />
-    <section aria-labelledby="attention"><h2 id="attention">Needs attention</h2><${Attention} /></section>
-    <${Busiest} stats=${stats.value} />
     <section aria-labelledby="topology"><h2 id="topology">Clients and servers</h2>
-      ${servers.length ? html`<${Topology} servers=${servers} clients=${names.length ? names : ["clients"]} />` : html`<p class="empty">No server is declared. <code>toolcrib add NAME -- COMMAND</code> adds one.</p>`}
-    </section>`;
+      ${servers.length
+        ? html`<${Topology} servers=${servers} sources=${sources} stats=${stats.value} />`
+        : html`<p class="empty">No server is declared. <code>toolcrib add NAME -- COMMAND</code> adds one.</p>`}
+    </section>
+    <div class="columns"><${Busiest} stats=${stats.value} /><${Latest} /></div>`;
 }

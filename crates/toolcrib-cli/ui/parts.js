@@ -1,10 +1,29 @@
 // Small parts that several screens use.
 
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact.js";
+import { get } from "./api.js";
 import { diffLines, json, visible } from "./format.js";
+import { pauseAfter, whenVisible } from "./schedule.js";
 
 /** Text of a server or a file: never markup. */
 export const Text = ({ children }) => visible(Array.isArray(children) ? children.join("") : children);
+
+/** A message of the gateway. What it has in backticks is shown as code; a server that writes some gets code, never markup. */
+export function Message({ text }) {
+  return visible(text)
+    .split("`")
+    .map((part, index) => (index % 2 ? html`<code>${part}</code>` : part));
+}
+
+/** The file and line of a value: the folder and the name of the file, and the whole path when it is pointed at. */
+export function Origin({ file, line }) {
+  if (!file) return null;
+  const short = file.split("/").slice(-2).join("/");
+  return html`<span class="origin" title=${visible(`${file}:${line}`)}>${visible(short)}:${line}</span>`;
+}
+
+/** A value of the config. */
+export const Value = ({ value }) => html`<code>${visible(JSON.stringify(value))}</code>`;
 
 /** The state of a server, as a word and a mark. */
 export function State({ state }) {
@@ -26,18 +45,24 @@ export function Heading({ title, children }) {
   return html`<div class="heading"><h1 tabindex="-1" ref=${heading}>${visible(title)}</h1>${children}</div>`;
 }
 
-/** A table. Columns are [{title, cell(row), number}]; a row has a key. */
+/** A table. Columns are [{title, cell(row), number, wide}]; those that are `wide` are left out on phones. A row has a key. */
 export function Table({ caption, columns, rows, rowKey, empty }) {
   if (!rows.length) return html`<p class="empty">${empty}</p>`;
+  const kind = (column) => [column.number ? "number" : "", column.wide ? "wide" : ""].join(" ").trim();
   return html`<div class="scroll" tabindex="0" role="region" aria-label=${caption}>
     <table>
       <caption class="hidden">${caption}</caption>
-      <thead><tr>${columns.map((column) => html`<th scope="col" class=${column.number ? "number" : ""}>${column.title}</th>`)}</tr></thead>
+      <thead><tr>${columns.map((column) => html`<th scope="col" class=${kind(column)}>${column.title}</th>`)}</tr></thead>
       <tbody>
-        ${rows.map((row) => html`<tr key=${rowKey(row)}>${columns.map((column) => html`<td class=${column.number ? "number" : ""}>${column.cell(row)}</td>`)}</tr>`)}
+        ${rows.map((row) => html`<tr key=${rowKey(row)}>${columns.map((column) => html`<td class=${kind(column)}>${column.cell(row)}</td>`)}</tr>`)}
       </tbody>
     </table>
   </div>`;
+}
+
+/** A box with a heading. */
+export function Panel({ title, children }) {
+  return html`<section class="panel" aria-label=${title}><h2>${title}</h2>${children}</section>`;
 }
 
 /** Shows the first rows, and the others on request. */
@@ -81,17 +106,31 @@ export function Diff({ before, now }) {
   )}</pre>`;
 }
 
-/** A line of values over time. */
+/** A line of values over time. It passes over values that are missing. */
 export function Sparkline({ values, label, bad }) {
   const width = 120;
   const height = 28;
-  if (values.length < 2) return html`<svg class="spark" viewBox="0 0 ${width} ${height}" role="img" aria-label="${label}: no data yet" />`;
-  const top = Math.max(...values, 0.001);
-  const point = (value, index) =>
-    `${((index / (values.length - 1)) * width).toFixed(1)},${(height - 2 - (value / top) * (height - 4)).toFixed(1)}`;
+  const known = values.filter((value) => value !== null);
+  if (!known.length) return html`<svg class="spark" viewBox="0 0 ${width} ${height}" role="img" aria-label="${label}: no data yet" />`;
+  const top = Math.max(...known, 0.001);
+  const x = (index) => ((index / Math.max(values.length - 1, 1)) * width).toFixed(1);
+  const y = (value) => (height - 2 - (value / top) * (height - 4)).toFixed(1);
+  const points = values.map((value, index) => (value === null ? null : `${x(index)},${y(value)}`)).filter(Boolean);
+  // One value is a short line that ends where the value is.
+  const line = points.length > 1 ? `M${points.join("L")}` : `M${points[0]}h${values.length > 1 ? -3 : width}`;
   return html`<svg class="spark ${bad ? "bad" : ""}" viewBox="0 0 ${width} ${height}" role="img" aria-label=${label} preserveAspectRatio="none">
-    <polyline points=${values.map(point).join(" ")} />
+    <path d=${line} />
   </svg>`;
+}
+
+/** A larger line with its highest value, its last one and the ends of its period. */
+export function Chart({ values, label, format, from }) {
+  const known = values.filter((value) => value !== null);
+  return html`<figure class="chart">
+    <figcaption><span>${label}</span><strong>${known.length ? format(known.at(-1)) : "–"}</strong></figcaption>
+    <${Sparkline} values=${values} label="${label}, highest ${format(Math.max(...known, 0))}" />
+    <div class="axis"><span>${from}</span><span>${known.length ? `highest ${format(Math.max(...known))}` : "no data yet"}</span><span>now</span></div>
+  </figure>`;
 }
 
 /** Points on a time line of the last hour: [{time, level, text}]. */
@@ -131,7 +170,7 @@ export function Field({ label, hint, children }) {
 /** An error with its hint. */
 export function Failure({ error }) {
   if (!error) return null;
-  return html`<p class="failure" role="alert"><${Text}>${error.message}<//>${error.hint ? html` <small>Hint: <${Text}>${error.hint}<//></small>` : null}</p>`;
+  return html`<p class="failure" role="alert"><${Message} text=${error.message} />${error.hint ? html` <small>Hint: <${Message} text=${error.hint} /></small>` : null}</p>`;
 }
 
 /**
@@ -149,7 +188,7 @@ export function useLoaded(key, load) {
     return () => abort.abort();
   }, [key, turn]);
   const current = state.key === key ? state : {};
-  return { value: current.value, error: current.error, reload: () => setTurn((last) => last + 1) };
+  return { value: current.value, error: current.error, isDone: state.key === key, reload: () => setTurn((last) => last + 1) };
 }
 
 /** Like `useLoaded`, but the last value is shown until there is a new one. */
@@ -162,10 +201,37 @@ export function useLatest(key, load) {
   return { ...loaded, value: loaded.value ?? last };
 }
 
-/** What a screen says if the gateway has no such endpoint. */
-export function Missing({ error, what }) {
-  if (error?.status === 404 || error?.status === 405) {
-    return html`<p class="empty">This gateway does not report ${what}.</p>`;
-  }
-  return html`<${Failure} error=${error} />`;
+/**
+ * Reads a path again and again while the page is visible and `isPaused` is not set, at least `interval` apart and less often if that
+ * takes long. Returns {value, error}.
+ */
+export function useRepeated(path, interval, isPaused = false) {
+  const [turn, setTurn] = useState(0);
+  const pause = useRef(interval);
+  const loaded = useLatest(`${path} ${turn}`, async (abort) => {
+    const started = performance.now();
+    try {
+      return await get(path, abort);
+    } finally {
+      pause.current = pauseAfter(performance.now() - started, interval);
+    }
+  });
+  const isDone = loaded.isDone;
+  useEffect(() => {
+    if (!isDone || isPaused) return undefined;
+    const abort = new AbortController();
+    const timer = setTimeout(() => whenVisible().then(() => abort.signal.aborted || setTurn(turn + 1)), pause.current);
+    return () => {
+      clearTimeout(timer);
+      abort.abort();
+    };
+  }, [isDone, turn, isPaused]);
+  return loaded;
+}
+
+/** What a screen shows instead of a value that is not there yet, or that the gateway does not have. */
+export function Missing({ error }) {
+  if (!error) return html`<p class="empty">Reading …</p>`;
+  if (error.status !== 404) return html`<${Failure} error=${error} />`;
+  return html`<p class="empty"><${Message} text=${error.message} />${error.hint ? html`: <${Message} text=${error.hint} />` : null}</p>`;
 }

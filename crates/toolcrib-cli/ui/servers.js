@@ -2,15 +2,26 @@
 
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { get, query } from "./api.js";
-import { bytes, clock, count, duration, millis, rate, visible } from "./format.js";
-import { Bars, Code, Diff, Facts, Failure, Field, Heading, Missing, Sparkline, State, Table, Text, TimeLine, useLatest, useLimit, useLoaded } from "./parts.js";
+import { bytes, clock, count, duration, millis, percent, rate, visible } from "./format.js";
+import { Bars, Chart, Code, Diff, Facts, Failure, Field, Heading, Message, Missing, Origin, Panel, Sparkline, State, Table, Text, TimeLine, Value, useLimit, useLoaded, useRepeated } from "./parts.js";
 import { act, canApprove, events, hasEvents, refresh, samplesOf, status } from "./store.js";
 
 /** Lines of stderr that the page keeps. */
 const MAX_LINES = 500;
+/** Time between two readings of statistics. */
+const STATS_INTERVAL = 5000;
 
 const seconds = (value) => (value === null || value === undefined ? "–" : millis(value * 1000));
 const apiPath = (name, more = "") => `/api/v1/servers/${encodeURIComponent(name)}${more}`;
+
+const isStopped = (server) => ["asleep", "ejected", "backing_off"].includes(server.state);
+
+/** What can be done with a server. */
+const ACTIONS = [
+  { action: "start", title: "Start", done: "was started", isUseful: isStopped },
+  { action: "restart", title: "Restart", done: "was restarted", isUseful: (server) => server.state !== "disabled" },
+  { action: "stop", title: "Stop", done: "was stopped", isUseful: (server) => !isStopped(server) && server.state !== "disabled" },
+];
 
 export function Servers({ path }) {
   const [name, part] = path;
@@ -24,15 +35,16 @@ function ServerList() {
   const columns = [
     { title: "Name", cell: (server) => html`<a href="#/servers/${encodeURIComponent(server.name)}">${server.name}</a>` },
     { title: "State", cell: (server) => html`<${State} state=${server.state} />` },
-    { title: "Up", cell: (server) => duration(server.uptime), number: true },
-    { title: "Restarts", cell: (server) => count(server.restarts), number: true },
-    { title: "Tools", cell: (server) => count(server.tools), number: true },
+    { title: "Calls per second", cell: (server) => html`<${Sparkline} values=${samplesOf(server.name).map((sample) => sample.calls)} label="calls of ${server.name}" />`, wide: true },
     { title: "Calls", cell: (server) => count(server.calls), number: true },
-    { title: "Errors", cell: (server) => count(server.errors), number: true },
-    { title: "p50", cell: (server) => seconds(server.p50), number: true },
-    { title: "p99", cell: (server) => seconds(server.p99), number: true },
-    { title: "Memory", cell: (server) => bytes(server.memory_bytes ?? server.memory), number: true },
-    { title: "Rate", cell: (server) => html`<${Sparkline} values=${samplesOf(server.name).map((sample) => sample.calls)} label="calls of ${server.name}" />` },
+    { title: "Errors", cell: (server) => html`<span class=${server.errors ? "bad" : ""}>${count(server.errors)}</span>`, number: true },
+    { title: "p50", cell: (server) => seconds(server.p50), number: true, wide: true },
+    { title: "p99", cell: (server) => seconds(server.p99), number: true, wide: true },
+    { title: "Memory", cell: (server) => bytes(server.memory), number: true, wide: true },
+    { title: "CPU", cell: (server) => percent(server.cpu_share), number: true, wide: true },
+    { title: "Up", cell: (server) => duration(server.uptime), number: true, wide: true },
+    { title: "Restarts", cell: (server) => count(server.restarts), number: true, wide: true },
+    { title: "Tools", cell: (server) => count(server.tools), number: true, wide: true },
   ];
   return html`<${Heading} title="Servers" />
     <${Field} label="Filter by name or state"><input type="search" value=${filter} onInput=${(event) => setFilter(event.target.value)} /><//>
@@ -50,7 +62,7 @@ function Server({ name, part }) {
   return html`<${Heading} title=${name}>
       <${State} state=${server.state} />
       <span class="actions">
-        ${["start", "restart", "stop"].map((action) => html`<button onClick=${() => act(apiPath(name, `/${action}`), `${action} of ${name}: done`)}>${action}</button>`)}
+        ${ACTIONS.map(({ action, title, done, isUseful }) => html`<button disabled=${!isUseful(server)} onClick=${() => act(apiPath(name, `/${action}`), `${name} ${done}`)}>${title}</button>`)}
       </span>
     <//>
     ${server.title || server.description ? html`<p><${Text}>${server.title ?? ""} ${server.description ?? ""}<//></p>` : null}
@@ -62,64 +74,97 @@ function Server({ name, part }) {
     <${Part} server=${server} />`;
 }
 
+function LastError({ server }) {
+  const error = server.last_error;
+  if (!error) return null;
+  return html`<p class=${server.state === "ready" ? "note" : "failure"}>
+    <${Message} text=${error.message} /> <small>${clock(error.at)}${error.hint ? html` · <${Message} text=${error.hint} />` : null}</small>
+  </p>`;
+}
+
 function Details({ server }) {
-  const samples = samplesOf(server.name);
-  const cpu = server.cpu_seconds === undefined || server.cpu_seconds === null ? null : ["CPU time", duration(server.cpu_seconds)];
-  return html`
-    ${server.last_error ? html`<p class=${server.state === "ready" ? "note" : "failure"}>Last error at ${clock(server.last_error.at)}: <${Text}>${server.last_error.message}<//> <small><${Text}>${server.last_error.hint}<//></small></p>` : null}
-    <${Facts} facts=${[
-      ["Process", server.pid ?? "–"],
-      ["Up", duration(server.uptime)],
-      ["Restarts", `${server.restarts}, ${server.restarts_left} left`],
-      ["Circuit breaker", server.breaker.replace("_", " ")],
-      server.next_attempt_in ? ["Next attempt in", duration(server.next_attempt_in)] : null,
-      ["Memory", bytes(server.memory_bytes ?? server.memory)],
-      cpu,
-      ["Calls", `${count(server.calls)}, ${count(server.errors)} failed`],
-      ["In flight", count(server.in_flight)],
-      ["p50, p99", `${seconds(server.p50)}, ${seconds(server.p99)}`],
-      ["Cache", `${count(server.cache_hits)} hits, ${count(server.cache_misses)} misses`],
-      ["Transport", server.transport],
-      ["Protocol", [server.era, server.protocol_version].flat().filter(Boolean).join(", ") || "–"],
-      ["Tools", html`<a href="#/tools/?server=${encodeURIComponent(server.name)}">${count(server.tools)}</a>`],
-      ["Sharing", `${server.sharing}, ${count(server.instances)} running`],
-      ["Login", server.login],
-    ]} />
-    <h2>Calls per second</h2>
-    <${Sparkline} values=${samples.map((sample) => sample.calls)} label="calls per second, ${rate(samples.at(-1)?.calls)}" />
-    <${Latency} server=${server.name} calls=${server.calls} />
+  return html`<${LastError} server=${server} />
+    <div class="panels">
+      <${Panel} title="Process"><${Facts} facts=${[
+        ["Up", duration(server.uptime)],
+        ["PID", server.pid ?? "–"],
+        ["Memory", bytes(server.memory)],
+        ["CPU", server.cpu_seconds ? `${percent(server.cpu_share)}, ${duration(server.cpu_seconds)} in all` : "–"],
+        ["Restarts", `${server.restarts}, ${server.restarts_left} left`],
+        ["Circuit breaker", server.breaker.replace("_", " ")],
+        server.next_attempt_in ? ["Next attempt in", duration(server.next_attempt_in)] : null,
+      ]} /><//>
+      <${Panel} title="Calls"><${Facts} facts=${[
+        ["Calls", count(server.calls)],
+        ["Errors", html`<span class=${server.errors ? "bad" : ""}>${count(server.errors)}</span>`],
+        ["In flight", count(server.in_flight)],
+        ["p50", seconds(server.p50)],
+        ["p99", seconds(server.p99)],
+        ["Cache", `${count(server.cache_hits)} hits, ${count(server.cache_misses)} misses`],
+      ]} /><//>
+      <${Panel} title="Connection"><${Facts} facts=${[
+        ["Transport", server.transport],
+        ["Protocol", [server.era, server.protocol_version].flat().filter(Boolean).join(", ") || "–"],
+        ["Sharing", `${server.sharing}, ${count(server.instances)} running`],
+        ["Login", server.login],
+        ["Tools", html`<a href="#/tools/?server=${encodeURIComponent(server.name)}">${count(server.tools)}</a>`],
+        ["Pinning", server.pin],
+      ]} /><//>
+    </div>
+    <${Latency} server=${server.name} />
     <${Timeline} server=${server.name} />
-    ${server.problems.length ? html`<h2>Problems of its definitions</h2><ul>${server.problems.map((text) => html`<li><${Text}>${text}<//></li>`)}</ul>` : null}
+    ${server.problems.length ? html`<h2>Problems of its definitions</h2><ul>${server.problems.map((text) => html`<li><${Message} text=${text} /></li>`)}</ul>` : null}
     ${server.listing_errors.map((error) => html`<p class="failure"><${Text}>${error.list}: ${error.message}<//></p>`)}`;
 }
 
-/** A histogram of the durations of calls in the last hour. */
-function Latency({ server, calls }) {
-  const { value: stats } = useLatest(`${server} ${calls}`, (abort) => get("/api/v1/stats?since=1h", abort));
+/** Calls per second now, and durations in the last hour: over time, and as a histogram. */
+function Latency({ server }) {
+  const { value: stats } = useRepeated("/api/v1/stats?since=1h&step=1m", STATS_INTERVAL);
   const found = stats?.servers.find((row) => row.name === server);
-  if (!found?.calls) return null;
+  const charts = html`<div class="panels charts">
+    <div class="panel"><${Chart} label="Calls per second" values=${samplesOf(server).map((sample) => sample.calls)} format=${rate} from="a minute ago" /></div>
+    ${found ? html`<div class="panel"><${Chart} label="p95 per minute" values=${found.series?.p95_ms ?? []} format=${millis} from="an hour ago" /></div>` : null}
+  </div>`;
+  if (!found?.calls) return charts;
   const bounds = stats.histogram_bounds_ms;
   const bars = found.histogram.map((value, index) => ({
     label: index < bounds.length ? `to ${millis(bounds[index])}` : `over ${millis(bounds.at(-1))}`,
     value,
     text: count(value),
   }));
-  return html`<${Bars} bars=${bars.filter((bar) => bar.value)} caption="Durations of the ${count(found.calls)} calls in the last hour; p95 ${millis(found.p95_ms)}" />`;
+  // Buckets in between stay, so that the shape is right.
+  const used = bars.map((bar, index) => (bar.value ? index : -1)).filter((index) => index >= 0);
+  return html`${charts}<${Bars} bars=${bars.slice(used[0], used.at(-1) + 1)} caption="Durations of the ${count(found.calls)} calls in the last hour" />`;
 }
+
+/** How bad an event of a server is. */
+const EVENT_LEVELS = {
+  started: "good",
+  recovered: "good",
+  approval_given: "good",
+  restarted: "warn",
+  paused: "warn",
+  unapproved: "warn",
+  approval_asked: "warn",
+  login_needed: "warn",
+  exited: "bad",
+  ejected: "bad",
+  tripped: "bad",
+};
 
 /** Starts, exits and restarts of a server. */
 function Timeline({ server }) {
-  const found = events.value.filter((event) => event.server === server && event.kind !== "call").slice(0, 50);
+  const found = events.value.filter((event) => event.server === server).slice(0, 50);
   if (!hasEvents.value) return null;
-  const level = (kind) => ({ started: "good", recovered: "good", restarted: "warn", list_changed: "idle" })[kind] ?? "bad";
+  const level = (kind) => EVENT_LEVELS[kind] ?? "idle";
   const points = found.map((event) => ({ time: event.time, level: level(event.kind), text: `${clock(event.time)} ${visible(event.message)}` }));
   return html`<h2>Starts, exits and other events</h2>
     ${found.length ? html`<${TimeLine} points=${points} label="Events of ${server}" />` : null}
     <${Table} caption="Events of ${server}" rowKey=${(event) => event.id} rows=${found} empty="No event in the last hour."
       columns=${[
-        { title: "Time", cell: (event) => clock(event.time) },
-        { title: "Event", cell: (event) => event.kind.replace("_", " ") },
-        { title: "Details", cell: (event) => visible(event.message) },
+        { title: "Time", cell: (event) => html`<span class="nowrap">${clock(event.time)}</span>` },
+        { title: "Event", cell: (event) => html`<span class="state ${level(event.kind)}">${event.kind.replace("_", " ")}</span>` },
+        { title: "Details", cell: (event) => html`<${Message} text=${event.message} />` },
       ]} />`;
 }
 
@@ -179,14 +224,14 @@ export function Changes({ server }) {
 /** Why the server is on, and where its values come from. */
 function Why({ server }) {
   const { value, error } = useLoaded(server.name, (abort) => get(apiPath(server.name, "/why"), abort));
-  if (!value) return html`<${Missing} error=${error} what="where values come from" />`;
+  if (!value) return html`<${Missing} error=${error} />`;
   const columns = [
-    { title: "Key", cell: (row) => html`<code>${visible(row.key)}</code>` },
-    { title: "Value", cell: (row) => html`<code>${visible(JSON.stringify(row.value))}</code>` },
-    { title: "From", cell: (row) => visible(`${row.file}:${row.line}`) },
-    { title: "Overrides", cell: (row) => row.overrides.map((other) => html`<div><code>${visible(JSON.stringify(other.value))}</code> ${visible(`${other.file}:${other.line}`)}</div>`) },
+    { title: "Key", cell: (row) => html`<code class="key">${visible(row.key)}</code>` },
+    { title: "Value", cell: (row) => html`<${Value} value=${row.value} />` },
+    { title: "From", cell: (row) => html`<${Origin} ...${row} />` },
+    { title: "Overrides", cell: (row) => row.overrides.map((other) => html`<div><${Value} value=${other.value} /> <${Origin} ...${other} /></div>`), wide: true },
   ];
-  return html`<p>It is ${value.active ? "on" : "off"}: <${Text}>${value.reason}<//></p>
+  return html`<p><span class="state ${value.active ? "good" : "idle"}">${value.active ? "on" : "off"}</span> <${Message} text=${value.reason} /></p>
     ${value.scopes.map((scope) => html`<p>Scope <code>${visible(scope.name)}</code> ${scope.matched ? "matches" : "does not match"}: <${Text}>${scope.fact}<//></p>`)}
     <${Table} caption="Values of ${server.name}" columns=${columns} rows=${value.values} rowKey=${(row) => row.key} empty="It has no values." />
     <${Code} text=${`toolcrib why ${server.name}`} />`;

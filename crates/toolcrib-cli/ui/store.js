@@ -1,7 +1,8 @@
 // What every screen shares: the status of the gateway, its recent rates, its events, and what needs attention.
 
 import { computed, signal } from "./vendor/preact.js";
-import { follow, get, post, session } from "./api.js";
+import { follow, get, post, query, session } from "./api.js";
+import { pauseAfter, whenVisible } from "./schedule.js";
 
 /** The object of `/api/v1/status`; null until it was read. */
 export const status = signal(null);
@@ -9,7 +10,9 @@ export const status = signal(null);
 export const problem = signal(null);
 /** Calls that wait for approval. */
 export const approvals = signal([]);
-/** Recent events, newest first. */
+/** Secrets that the config uses: [{name, set, used_by}]. */
+const secrets = signal([]);
+/** Recent events other than calls, newest first. */
 export const events = signal([]);
 /** False if the gateway has no event stream. */
 export const hasEvents = signal(true);
@@ -21,9 +24,16 @@ const samples = new Map();
 /** Samples that are kept, and the events. */
 const MAX_SAMPLES = 60;
 const MAX_EVENTS = 500;
+/** All kinds but calls, which would crowd out the others. Calls are read where they are shown. */
+const EVENT_KINDS = [
+  "started,exited,restarted,ejected,paused,tripped,recovered,reloaded,list_changed,unapproved",
+  "approval_asked,approval_given,login_needed,store_down,store_up",
+].join();
 /** The status is read every second, or less often if it takes long, so that the page costs the gateway little. */
 const INTERVAL = 1000;
 const MAX_INTERVAL = 10_000;
+/** Secrets are looked for when the config changes, and this often. */
+const SECRETS_INTERVAL = 60_000;
 /** Events cause a reading of the status after this part of the interval. */
 const EVENT_SHARE = 0.1;
 /** Members of a server that the gateway leaves out if they have these values. */
@@ -48,9 +58,8 @@ let requested = null;
 /** How long the status should not be read again after the last time. */
 let interval = INTERVAL;
 let finished = 0;
-
-/** Returns the time until a request that took `time` may be repeated: the gateway works for it for less than 1 % of the time. */
-export const pauseAfter = (time, least, most) => Math.min(Math.max(time * 150, least), most);
+/** The config whose secrets were read last, and when. */
+let secretsOf = { generation: null, at: 0 };
 
 /** Returns the samples of a server, or of all servers without a name. */
 export const samplesOf = (server = "") => samples.get(server) ?? [];
@@ -62,10 +71,10 @@ function addSample(name, sample) {
   samples.set(name, kept);
 }
 
-/** Computes rates from the difference to the previous status. */
+/** Computes rates from the difference to the previous status, and the share of a core that each server uses. */
 function record(next) {
   const at = performance.now();
-  const now = { at, servers: new Map(next.servers.map(({ name, calls, errors }) => [name, { calls, errors }])) };
+  const now = { at, servers: new Map(next.servers.map(({ name, calls, errors, cpu_seconds }) => [name, { calls, errors, cpu: cpu_seconds }])) };
   if (previous) {
     const seconds = Math.max((at - previous.at) / 1000, 0.001);
     const total = { calls: 0, errors: 0 };
@@ -82,6 +91,11 @@ function record(next) {
     }
     addSample("", total);
     for (const name of samples.keys()) if (name && !now.servers.has(name)) samples.delete(name);
+    for (const server of next.servers) {
+      const used = server.cpu_seconds - previous.servers.get(server.name)?.cpu;
+      // A process that was started again counts from zero.
+      if (used >= 0) server.cpu_share = used / seconds;
+    }
   }
   previous = now;
 }
@@ -98,7 +112,7 @@ export function refresh() {
       record(next);
       status.value = next;
       problem.value = null;
-      await refreshApprovals();
+      await Promise.all([refreshApprovals(), refreshSecrets(next.config.generation)]);
     } catch (error) {
       problem.value = error;
     } finally {
@@ -108,16 +122,18 @@ export function refresh() {
   return requested;
 }
 
+/** Reads which secrets are missing. A gateway of an earlier version does not tell, and a locked keyring is not a problem of the page. */
+async function refreshSecrets(generation) {
+  if (generation === secretsOf.generation && performance.now() < secretsOf.at + SECRETS_INTERVAL) return;
+  secretsOf = { generation, at: performance.now() };
+  const reply = await get("/api/v1/secrets").catch(() => null);
+  secrets.value = reply?.secrets ?? [];
+}
+
 async function refreshApprovals() {
   const { calls: next } = await get("/api/v1/approvals");
   const ids = (calls) => calls.map((call) => call.id).join();
   if (ids(next) !== ids(approvals.value)) approvals.value = next;
-}
-
-/** Resolves when the page is visible. */
-export function whenVisible() {
-  if (!document.hidden) return Promise.resolve();
-  return new Promise((resolve) => document.addEventListener("visibilitychange", resolve, { once: true }));
 }
 
 /** Keeps the status and the events up to date until `abort`. Nothing is read while the page is hidden. */
@@ -146,9 +162,8 @@ async function followEvents(abort) {
   const flush = () => {
     timer = null;
     events.value = [...waiting.reverse(), ...events.value].slice(0, MAX_EVENTS);
-    const changes = waiting.some((event) => event.kind !== "call");
     waiting = [];
-    if (changes && !document.hidden && session.value.admin) refreshSoon();
+    if (!document.hidden && session.value.admin) refreshSoon();
   };
   const onEvent = (event) => {
     waiting.push(event);
@@ -162,7 +177,7 @@ async function followEvents(abort) {
     const pause = new AbortController();
     const onChange = () => document.hidden && pause.abort();
     document.addEventListener("visibilitychange", onChange, { signal: pause.signal });
-    hasEvents.value = await follow("/api/v1/events?since=1h", position, onEvent, AbortSignal.any([abort, pause.signal]));
+    hasEvents.value = await follow(`/api/v1/events${query({ since: "1h", kind: EVENT_KINDS })}`, position, onEvent, AbortSignal.any([abort, pause.signal]));
     pause.abort();
     if (!hasEvents.value) return;
   }
@@ -182,31 +197,59 @@ export async function act(path, done) {
   }
 }
 
-/** What needs a person: [{level, text, link}]. */
+/** Returns what a person should do about one server: {level, about, text, link}, or null. */
+function serverProblem(server) {
+  const link = `#/servers/${encodeURIComponent(server.name)}`;
+  const item = (level, text) => ({ level, about: server.name, text, link });
+  if (server.login === "needed" || server.login === "expired") return item("warn", `needs a login: \`toolcrib login ${server.name}\``);
+  if (server.ejected || server.state === "ejected") return item("bad", `ejected: ${server.last_error?.message ?? "it failed too often"}`);
+  if (server.breaker !== "closed") return item("warn", `its circuit breaker is ${server.breaker.replace("_", " ")}`);
+  if (server.state === "backing_off" && server.last_error) return item("warn", server.last_error.message);
+  return null;
+}
+
+/** Returns items about the secrets that are not set and that something uses which is not disabled, with their `users`. */
+function missingSecrets(servers) {
+  const disabled = new Set(servers.filter((server) => server.state === "disabled").map((server) => server.name));
+  const isUsed = (secret) => secret.used_by.some((user) => !disabled.has(user));
+  return secrets.value
+    .filter((secret) => !secret.set && isUsed(secret))
+    .map(({ name, used_by }) => ({
+      level: "bad",
+      about: used_by.join(", "),
+      users: used_by,
+      text: `secret \`${name}\` is not set: \`toolcrib secret set ${name}\``,
+      link: used_by[0].startsWith("callers.") ? "#/access" : `#/servers/${encodeURIComponent(used_by[0])}`,
+    }));
+}
+
+/** What needs a person: [{level, about, text, link}], the most urgent first. */
 export const attention = computed(() => {
+  const servers = status.value?.servers ?? [];
   const items = approvals.value.map((call) => ({
-    level: "warn",
-    text: `${call.caller} asks to call ${call.server}.${call.name}`,
+    level: "ask",
+    about: call.caller,
+    text: `asks to call ${call.server}.${call.name}`,
     link: "#/calls",
   }));
-  for (const server of status.value?.servers ?? []) {
-    const link = `#/servers/${encodeURIComponent(server.name)}`;
-    if (server.ejected || server.state === "ejected") {
-      items.push({ level: "bad", text: `${server.name} is ejected: ${server.last_error?.message ?? "it failed too often"}`, link });
-    } else if (server.login === "needed" || server.login === "expired") {
-      items.push({ level: "warn", text: `${server.name} needs a login: toolcrib login ${server.name}`, link });
-    } else if (server.breaker !== "closed") {
-      items.push({ level: "warn", text: `${server.name}: its circuit breaker is ${server.breaker.replace("_", " ")}`, link });
-    } else if (server.state === "backing_off" && server.last_error) {
-      items.push({ level: "warn", text: `${server.name}: ${server.last_error.message}`, link });
-    }
+  const store = status.value?.store;
+  if (store?.state === "down") {
+    items.push({ level: "bad", about: "store", text: `${store.url} does not answer: ${store.error ?? "no reason is known"}`, link: "#/config" });
+  }
+  const missing = missingSecrets(servers);
+  items.push(...missing.map(({ users, ...item }) => item));
+  const withoutSecret = new Set(missing.flatMap((item) => item.users));
+  for (const server of servers) {
+    // Without its secret, a server fails to start for that reason.
+    const found = withoutSecret.has(server.name) ? null : serverProblem(server);
+    if (found) items.push(found);
     if (server.unapproved.length) {
       const what = server.unapproved.length === 1 ? "1 definition differs" : `${server.unapproved.length} definitions differ`;
-      items.push({ level: "warn", text: `${server.name}: ${what} from what was approved`, link: `${link}/changes` });
+      items.push({ level: "ask", about: server.name, text: `${what} from what was approved`, link: `#/servers/${encodeURIComponent(server.name)}/changes` });
     }
   }
   for (const found of status.value?.config.problems ?? []) {
-    items.push({ level: "bad", text: found.message, link: "#/config" });
+    items.push({ level: "bad", about: "config", text: found.message, link: "#/config" });
   }
   return items;
 });

@@ -52,7 +52,7 @@ function ToolList({ server }) {
     { title: "Name", cell: (tool) => html`<a href="#/tools/${encodeURIComponent(tool.name)}">${visible(tool.name)}</a>` },
     { title: "Description", cell: (tool) => html`${tool.change ? html`<span class="state warn">${tool.change}</span> ` : null}${firstLine(tool.description)}` },
     { title: "Tokens", cell: (tool) => count(tool.tokens), number: true },
-    { title: "Score", cell: (tool) => (tool.score === undefined ? "" : tool.score.toFixed(2)), number: true },
+    ...(asked && session.value.admin ? [{ title: "Score", cell: (tool) => tool.score?.toFixed(2) ?? "", number: true, wide: true }] : []),
   ];
   const total = shown?.total ?? shown?.tools.length ?? 0;
   return html`<${Heading} title=${server ? `Tools of ${server}` : "Tools"} />
@@ -97,8 +97,8 @@ function Tool({ name }) {
       ["Approved", tool.change ? `no, it is ${tool.change}` : "yes"],
     ]} />
     <div class="columns">
-      <section aria-labelledby="try"><h2 id="try">Try it</h2><${TryIt} name=${name} schema=${definition.inputSchema} onArgs=${setArgs} /></section>
-      <section aria-labelledby="copy"><h2 id="copy">Copy as</h2><${CopyAs} name=${name} args=${args} /></section>
+      <section class="panel" aria-labelledby="try"><h2 id="try">Try it</h2><${TryIt} name=${name} schema=${definition.inputSchema} onArgs=${setArgs} /></section>
+      <section class="panel" aria-labelledby="copy"><h2 id="copy">Copy as</h2><${CopyAs} name=${name} args=${args} /></section>
     </div>
     <details><summary>Definition</summary><${Json} value=${definition} /></details>`;
 }

@@ -1,13 +1,14 @@
 //! `CallerAssertion`: what a replica states about the caller of a request that it forwards.
 //!
 //! The replica that gets a request authenticates its caller, and the owner of the session believes the signed statement
-//! instead of a token. A statement is valid for one request to one replica, for half a minute. No I/O.
+//! instead of a token. A statement is valid for one request, with its body, to one replica, for half a minute. No I/O.
 
 use std::time::{Duration, SystemTime};
 
 use hyper::header::HeaderName;
 use hyper::{HeaderMap, Method, Uri};
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 use toolcrib::store::Replica;
 use toolcrib::util::encoding;
 
@@ -65,8 +66,26 @@ pub(crate) enum AssertionError {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct VerifiedAssertion {
     pub(crate) caller: CallerAssertion,
-    /// A random text. A second request with the same one is a copy.
-    pub(crate) nonce: String,
+    /// A random number. A second request with the same one is a copy.
+    pub(crate) nonce: u128,
+    /// When the statement was made, in seconds since 1970.
+    pub(crate) time: u64,
+    /// The digest of the request's body, which the reader of the body compares.
+    pub(crate) body: BodyDigest,
+}
+
+/// The digest of the body of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BodyDigest([u8; 32]);
+
+impl BodyDigest {
+    pub(crate) fn new(body: &[u8]) -> Self {
+        Self(Sha256::digest(body).into())
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        encoding::parse_hex(text)?.try_into().ok().map(Self)
+    }
 }
 
 impl AssertionError {
@@ -105,10 +124,15 @@ impl CallerAssertion {
         &self,
         replica: &Replica,
         target: &ForwardedTarget<'_>,
+        body: BodyDigest,
         now: SystemTime,
     ) -> Option<String> {
-        let statement =
-            json!({"caller": self.to_json(), "time": unix_seconds(now), "nonce": encoding::random_hex()?});
+        let statement = json!({
+            "caller": self.to_json(),
+            "time": unix_seconds(now),
+            "nonce": encoding::random_hex()?,
+            "body": encoding::to_hex(&body.0),
+        });
         let statement = encoding::to_base64_name(statement.to_string().as_bytes());
         let signature = target.sign(replica, &statement)?;
         Some(format!("{statement}.{signature}"))
@@ -132,9 +156,11 @@ impl CallerAssertion {
         if unix_seconds(now).abs_diff(time) > MAX_CLOCK_DIFFERENCE.as_secs() {
             return Err(AssertionError::Expired);
         }
-        let nonce = statement["nonce"].as_str().ok_or(AssertionError::Malformed)?.to_owned();
+        let nonce = statement["nonce"].as_str().and_then(|nonce| u128::from_str_radix(nonce, 16).ok());
+        let nonce = nonce.ok_or(AssertionError::Malformed)?;
+        let body = statement["body"].as_str().and_then(BodyDigest::parse).ok_or(AssertionError::Malformed)?;
         let caller = Self::from_json(&statement["caller"]).ok_or(AssertionError::Malformed)?;
-        Ok(VerifiedAssertion { caller, nonce })
+        Ok(VerifiedAssertion { caller, nonce, time, body })
     }
 
     fn to_json(&self) -> Value {
@@ -202,10 +228,12 @@ mod tests {
             expires: 2_000_000,
         };
         let declared = CallerAssertion::Declared { credential: "c".to_owned() };
+        let body = BodyDigest::new(b"{}");
         for caller in [CallerAssertion::Local, declared, CallerAssertion::Issued(issued)] {
-            let header = caller.encode(&replica(1), &target(), now).unwrap();
+            let header = caller.encode(&replica(1), &target(), body, now).unwrap();
             let verify = |target: &ForwardedTarget<'_>, now: SystemTime| {
-                CallerAssertion::verify(&header, &replica(1), target, now).map(|verified| verified.caller)
+                let verified = CallerAssertion::verify(&header, &replica(1), target, now);
+                verified.inspect(|verified| assert_eq!(verified.body, body)).map(|verified| verified.caller)
             };
             let late = MAX_CLOCK_DIFFERENCE + Duration::from_secs(1);
             for time in [now - MAX_CLOCK_DIFFERENCE, now, now + MAX_CLOCK_DIFFERENCE] {

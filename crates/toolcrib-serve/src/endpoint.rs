@@ -181,18 +181,15 @@ async fn post(
         // Boxed, as below, to keep the future of a request in a session small.
         return Box::pin(batch::respond(conn, &scope, headers, &body)).await;
     }
-    let invalid = |id: Option<&RequestId>, code, reason: &str| {
-        error_response(StatusCode::BAD_REQUEST, id, code, reason)
-    };
     let parsed = match ClientMessage::parse_with_params(&body) {
         Ok(parsed) => parsed,
-        Err(bad) => return invalid(bad.id.as_ref(), bad.code, &bad.reason),
+        Err(bad) => return invalid_message(bad.id.as_ref(), bad.code, &bad.reason),
     };
     match parsed.message {
         ClientMessage::Request { id, method, .. } => {
             let params = match parsed.params.transpose() {
                 Ok(params) => params,
-                Err(bad) => return invalid(Some(&id), code::INVALID_PARAMS, &bad.reason),
+                Err(bad) => return invalid_message(Some(&id), code::INVALID_PARAMS, &bad.reason),
             };
             let request = McpRequest { id, method, params, accepts_events: request_headers.accepts_events };
             handle_request(conn, scope, &request_headers, headers, request).await
@@ -207,6 +204,10 @@ async fn post(
                 .await
         }
     }
+}
+
+fn invalid_message(id: Option<&RequestId>, code: i32, reason: &str) -> Response<ResponseBody> {
+    error_response(StatusCode::BAD_REQUEST, id, code, reason)
 }
 
 /// Returns the response to a request whose body was not read.

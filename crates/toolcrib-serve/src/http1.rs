@@ -155,21 +155,10 @@ where
     let phase = Arc::<PhaseState>::default();
     let service_phase = phase.clone();
     let service_conn = conn.clone();
-    let service = service_fn(move |mut request: Request<_>| {
-        let conn = service_conn.clone();
+    let service = service_fn(move |request| {
         let guard = RequestGuard::new(&service_phase);
         // Boxed, because hyper keeps the memory of this future between requests.
-        Box::pin(async move {
-            let can_detach = DetachedResponse::can_detach(&request);
-            let response = respond(&conn, &mut request).await;
-            let attached = if can_detach { guard.0.detached.take_stream(response) } else { Some(response) };
-            match attached {
-                Some(response) => {
-                    Ok::<_, Infallible>(response.map(|body| CountedBody { body, _guard: guard }))
-                }
-                None => pending().await,
-            }
-        })
+        Box::pin(respond_in_phase(service_conn.clone(), guard, request))
     });
     let mut builder = http1::Builder::new();
     // The caller enforces the header timeout across phases.
@@ -211,6 +200,21 @@ where
         served_request: phase.requests.load(Ordering::Relaxed) > 0,
         partial_request: connection.into_parts().is_some_and(|parts| io.unread(&parts.read_buf)),
     })
+}
+
+/// Handles a request of a phase. Does not return if the response is detached from the connection.
+async fn respond_in_phase(
+    conn: Arc<ConnectionContext>,
+    guard: RequestGuard,
+    mut request: Request<Incoming>,
+) -> Result<Response<CountedBody>, Infallible> {
+    let can_detach = DetachedResponse::can_detach(&request);
+    let response = respond(&conn, &mut request).await;
+    let attached = if can_detach { guard.0.detached.take_stream(response) } else { Some(response) };
+    match attached {
+        Some(response) => Ok(response.map(|body| CountedBody { body, _guard: guard })),
+        None => pending().await,
+    }
 }
 
 /// Handles a request. While the gateway drains, its response is the last one on the connection.

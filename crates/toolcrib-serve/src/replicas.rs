@@ -1,6 +1,6 @@
 //! The other replicas of a gateway: sends requests to them, notices which of them are gone, and checks what they forward.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
@@ -16,7 +16,8 @@ use toolcrib::util::locks::IgnorePoison as _;
 use toolcrib::{ForwardClient, ForwardFailure};
 
 use crate::caller_assertion::{
-    AssertionError, CallerAssertion, FORWARDED, ForwardedTarget, MAX_CLOCK_DIFFERENCE,
+    AssertionError, CallerAssertion, FORWARDED, ForwardedTarget, MAX_CLOCK_DIFFERENCE, VerifiedAssertion,
+    unix_seconds,
 };
 
 /// Time limit for connecting to a replica.
@@ -27,10 +28,12 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time for which nothing is sent to a replica that is gone.
 const GONE_TIME: Duration = Duration::from_secs(5);
-/// Time for which the nonce of a forwarded request is kept: as long as its statement could be accepted.
-const NONCE_TIME: Duration = Duration::from_secs(2 * MAX_CLOCK_DIFFERENCE.as_secs());
-/// Nonces that are kept in each of two sets.
-const MAX_NONCES: usize = 1_000_000;
+/// Nonces of forwarded requests that are kept. They suffice for 60,000 requests per second and need about 70 MB then.
+const MAX_NONCES: usize = 2_000_000;
+/// Replicas whose last contact is known.
+const MAX_CONTACTS: usize = 10_000;
+/// Sessions whose present owner is remembered.
+const MAX_MOVED_SESSIONS: usize = 20_000;
 /// Addresses from which other replicas have connected.
 const MAX_PEERS: usize = 10_000;
 
@@ -52,6 +55,8 @@ struct ReplicasState {
     nonces: SeenNonces,
     /// Addresses from which other replicas have connected.
     peers: HashSet<IpAddr>,
+    /// The owners of sessions that another replica has opened, by id.
+    moved_sessions: HashMap<String, String>,
 }
 
 /// The last contact with a replica.
@@ -105,7 +110,13 @@ impl Replicas {
         let mut state = self.state();
         match state.contacts.get_mut(address) {
             Some(known) => *known = contact,
-            None => drop(state.contacts.insert(address.to_owned(), contact)),
+            None => {
+                // Replicas that are started again may have other addresses.
+                if state.contacts.len() >= MAX_CONTACTS {
+                    state.contacts.clear();
+                }
+                state.contacts.insert(address.to_owned(), contact);
+            }
         }
     }
 
@@ -183,17 +194,39 @@ impl Replicas {
         target: &Uri,
         headers: &HeaderMap,
         now: SystemTime,
-    ) -> Result<CallerAssertion, &'static str> {
+    ) -> Result<VerifiedAssertion, &'static str> {
         let mut values = headers.get_all(FORWARDED).iter();
         let header = values.next().filter(|_| values.next().is_none()).and_then(|value| value.to_str().ok());
         let header = header.ok_or(AssertionError::Malformed.as_str())?;
         let target = ForwardedTarget::new(self.own.address(), method, target, headers);
         let verified = CallerAssertion::verify(header, &self.own, &target, now);
         let verified = verified.map_err(AssertionError::as_str)?;
-        match self.state().nonces.insert(verified.nonce, Instant::now()) {
-            true => Ok(verified.caller),
+        match self.state().nonces.insert(verified.nonce, verified.time, unix_seconds(now)) {
+            true => Ok(verified),
             false => Err("it was received before, or too many requests are forwarded"),
         }
+    }
+
+    /// Returns the replica that had a session when a request was last forwarded, if that was not the one in its name.
+    pub(crate) fn moved_to(&self, session: &str) -> Option<String> {
+        self.state().moved_sessions.get(session).cloned()
+    }
+
+    /// Remembers the owner of a session, so that its next request needs no store.
+    pub(crate) fn record_move(&self, session: &str, owner: &str) {
+        let mut state = self.state();
+        if state.moved_sessions.get(session).is_some_and(|known| known == owner) {
+            return;
+        }
+        if state.moved_sessions.len() >= MAX_MOVED_SESSIONS {
+            state.moved_sessions.clear();
+        }
+        state.moved_sessions.insert(session.to_owned(), owner.to_owned());
+    }
+
+    /// Forgets where a session is.
+    pub(crate) fn forget_move(&self, session: &str) {
+        self.state().moved_sessions.remove(session);
     }
 
     /// Records that another replica has connected from an address.
@@ -210,24 +243,25 @@ impl Replicas {
     }
 }
 
-/// The nonces of requests that were forwarded here, each for at least [`NONCE_TIME`].
+/// The nonces of requests that were forwarded here, by the time of their statements in seconds since 1970. They are kept for as long as
+/// their statements could be accepted.
 #[derive(Debug, Default)]
 struct SeenNonces {
-    current: HashSet<String>,
-    previous: HashSet<String>,
-    /// When the current set was started.
-    started: Option<Instant>,
+    by_time: BTreeMap<u64, HashSet<u128>>,
+    count: usize,
 }
 
 impl SeenNonces {
-    /// Adds a nonce. Returns `false` if it was seen before, or there are too many.
-    fn insert(&mut self, nonce: String, now: Instant) -> bool {
-        let started = *self.started.get_or_insert(now);
-        if now.saturating_duration_since(started) >= NONCE_TIME {
-            self.previous = std::mem::take(&mut self.current);
-            self.started = Some(now);
+    /// Adds the nonce of a statement. Returns `false` if it was seen before, or there are too many.
+    fn insert(&mut self, nonce: u128, time: u64, now: u64) -> bool {
+        while let Some(oldest) = self.by_time.first_entry()
+            && now.saturating_sub(*oldest.key()) > MAX_CLOCK_DIFFERENCE.as_secs()
+        {
+            self.count -= oldest.remove().len();
         }
-        !self.previous.contains(&nonce) && self.current.len() < MAX_NONCES && self.current.insert(nonce)
+        let is_new = self.count < MAX_NONCES && self.by_time.entry(time).or_default().insert(nonce);
+        self.count += usize::from(is_new);
+        is_new
     }
 }
 
@@ -238,12 +272,14 @@ mod tests {
     #[test]
     fn nonce_is_accepted_once_for_as_long_as_its_statement_is() {
         let mut nonces = SeenNonces::default();
-        let start = Instant::now();
-        let mut insert =
-            |nonce: &str, seconds: u64| nonces.insert(nonce.to_owned(), start + Duration::from_secs(seconds));
-        assert!(insert("a", 0) && !insert("a", 1) && insert("b", 59));
-        assert!(!insert("b", 60) && !insert("b", 119));
-        assert!(insert("c", 120) && !insert("c", 179));
-        assert!(insert("a", 180), "its statement has expired long ago");
+        // The clock of the second sender is 30 seconds ahead.
+        assert!(nonces.insert(1, 1000, 1000) && nonces.insert(2, 1030, 1000));
+        assert!(
+            !nonces.insert(1, 1000, 1030) && nonces.insert(1, 1030, 1030),
+            "one statement, not one number"
+        );
+        assert!(!nonces.insert(2, 1030, 1060));
+        assert!(nonces.insert(3, 1061, 1061));
+        assert_eq!((nonces.count, nonces.by_time.len()), (1, 1), "expired ones are dropped");
     }
 }

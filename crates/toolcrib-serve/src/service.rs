@@ -187,6 +187,7 @@ impl RequestContext {
             Call::from_client(caller, self.client, method, selector, params).forward_unknown_names();
         call.set_client_context(self.client_context, self.updates);
         call.set_client_name(self.scope.client_name);
+        call.set_client_transport(self.scope.transport);
         call
     }
 

@@ -217,7 +217,11 @@ impl Sessions {
     /// Leaves a session to another replica. Requests in progress go on, and the notification stream ends, so that the client
     /// opens it again at the other replica.
     fn hand_over(&self, id: &str) {
-        self.state().sessions.remove(id).inspect(|session| session.ended.cancel());
+        let removed = self.state().sessions.remove(id);
+        if let Some(session) = removed {
+            session.ended.cancel();
+            self.handover.remember_left(id, &session);
+        }
     }
 
     /// Ends idle sessions until none are left or the gateway stops.

@@ -13,7 +13,7 @@ mod slow_responses;
 mod transparency;
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
@@ -21,7 +21,9 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolcrib::config::{Config, GatewayLimits};
-use toolcrib::{Crib, SecretError};
+use toolcrib::{
+    CallRecord, CallSpans, Crib, NetworkTransport, Observer, SecretError, ServerSpec, Toolbox, TraceContext,
+};
 
 use super::{ActiveCallers, Callers, Entrypoint, HttpGateway, McpService, serve_connection};
 
@@ -254,4 +256,39 @@ async fn session_with_an_open_stream_is_not_replaced() {
     assert_eq!(status(&second_stream.read_head().await), "200");
     let refused = gateway.post(INITIALIZE.len(), "", INITIALIZE).await.read_head().await;
     assert_eq!(status(&refused), "503", "all sessions have open streams: {refused}");
+}
+
+/// An observer that traces every call and keeps its spans.
+#[derive(Default)]
+struct Tracer(Mutex<Vec<CallSpans>>);
+
+impl Observer for Tracer {
+    fn traces_calls(&self) -> bool {
+        true
+    }
+
+    fn start_spans(&self, parent: Option<TraceContext>) -> Option<CallSpans> {
+        Some(CallSpans::new(7, parent, 8))
+    }
+
+    fn call_ended(&self, record: &CallRecord) {
+        self.0.lock().unwrap().extend(record.spans.as_deref().cloned());
+    }
+}
+
+#[tokio::test]
+async fn spans_of_a_call_have_the_transport_and_session_of_its_client() {
+    let schema = serde_json::json!({"type": "object"});
+    let tools = Toolbox::new().tool("greet", "", &schema, |_| async { Ok("hello".to_owned()) });
+    let tracer = Arc::new(Tracer::default());
+    let house = ServerSpec::in_process("house".parse().unwrap(), tools);
+    let crib = Crib::builder().server(house).observer(tracer.clone()).build().unwrap();
+    let gateway = TestGateway::with_crib(crib, 1 << 20, 8);
+    let session = gateway.open_session().await;
+    let call = r#"{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"greet"}}"#;
+    let headers = format!("|Mcp-Session-Id: {session}");
+    assert_eq!(status(&gateway.post(call.len(), &headers, call).await.read_head().await), "200");
+    let spans = tracer.0.lock().unwrap().remove(0);
+    assert_eq!(spans.client_transport, Some(NetworkTransport::Tcp));
+    assert_eq!(spans.session.as_deref(), Some(&*session));
 }

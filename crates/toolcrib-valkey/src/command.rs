@@ -57,6 +57,11 @@ impl StoreCommand {
         Self { name: CommandName::Script(script), keys, arguments, slot: Some(slot) }
     }
 
+    /// Returns the bytes of its keys and arguments.
+    pub(crate) fn size(&self) -> usize {
+        self.keys.iter().chain(&self.arguments).map(Bytes::len).sum()
+    }
+
     /// Returns the command for keys of one slot.
     pub(crate) fn in_slot(self, slot: &'static str) -> Self {
         Self { slot: Some(slot), ..self }

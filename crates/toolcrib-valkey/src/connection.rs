@@ -133,6 +133,15 @@ fn tls_connector() -> Result<TlsConnector, StoreError> {
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
+/// Returns the commands that were not executed because the server has lost their scripts, and the notices after them, which must not
+/// arrive before the changes that they announce.
+fn find_lost_scripts(commands: &[StoreCommand], replies: &[Reply]) -> Vec<usize> {
+    let is_lost = |reply: &Reply| matches!(reply, Reply::Error(error) if error.starts_with("NOSCRIPT"));
+    let Some(first) = replies.iter().position(is_lost) else { return Vec::new() };
+    let is_notice = |index: usize| commands[index].name == CommandName::Plain("PUBLISH");
+    (first..replies.len()).filter(|index| is_lost(&replies[*index]) || is_notice(*index)).collect()
+}
+
 /// Returns whether the reply to a login names the role of a replica.
 fn is_replica(hello: &Reply) -> bool {
     let Reply::Array(members) = hello else { return false };
@@ -151,11 +160,31 @@ impl StoreConnection {
         &self.address
     }
 
-    /// Sends commands and waits for their replies, in order. Messages that the server pushes in between go to `push`.
+    /// Sends commands and waits for their replies, in order. Messages that the server pushes in between go to `push`. Scripts that the
+    /// server has lost are loaded and run again.
     pub(crate) async fn exchange(
         &mut self,
         commands: &[StoreCommand],
         mut push: impl FnMut(Vec<Reply>),
+    ) -> Result<Vec<Reply>, StoreError> {
+        let mut replies = self.exchange_once(commands, &mut push).await?;
+        let repeated = find_lost_scripts(commands, &replies);
+        if repeated.is_empty() {
+            return Ok(replies);
+        }
+        self.scripts.clear();
+        self.load_scripts().await?;
+        let again: Vec<StoreCommand> = repeated.iter().map(|index| commands[*index].clone()).collect();
+        for (index, reply) in repeated.into_iter().zip(self.exchange_once(&again, &mut push).await?) {
+            replies[index] = reply;
+        }
+        Ok(replies)
+    }
+
+    async fn exchange_once(
+        &mut self,
+        commands: &[StoreCommand],
+        push: &mut impl FnMut(Vec<Reply>),
     ) -> Result<Vec<Reply>, StoreError> {
         let mut output = BytesMut::new();
         for command in commands {
@@ -235,7 +264,7 @@ impl StoreConnection {
         name: &'static str,
         arguments: Vec<Bytes>,
     ) -> Result<Reply, StoreError> {
-        let replies = self.exchange(&[StoreCommand::plain(name, arguments)], drop).await?;
+        let replies = self.exchange_once(&[StoreCommand::plain(name, arguments)], &mut drop).await?;
         match replies.into_iter().next() {
             Some(Reply::Error(error)) => Err(self.refused(name, &error)),
             Some(reply) => Ok(reply),
@@ -261,18 +290,31 @@ impl StoreConnection {
 
     /// Logs in. Returns whether the server is a replica, which cannot be written.
     async fn log_in(&mut self, url: &StoreUrl, purpose: Purpose) -> Result<bool, StoreError> {
+        let is_sentinel = purpose == Purpose::Sentinel;
+        let mut hello = self.greet(url, !is_sentinel).await?;
+        // Few sentinels require a login, and others refuse users that they do not know.
+        if is_sentinel && matches!(&hello, Reply::Error(error) if error.starts_with("NOAUTH")) {
+            hello = self.greet(url, true).await?;
+        }
+        if let Reply::Error(error) = hello {
+            return Err(self.refused("hello", &error));
+        }
+        if url.database != 0 && !is_sentinel {
+            self.run("SELECT", vec![url.database.to_string().into()]).await?;
+        }
+        Ok(is_replica(&hello))
+    }
+
+    /// Selects the protocol, with or without the user and password of the URL.
+    async fn greet(&mut self, url: &StoreUrl, with_login: bool) -> Result<Reply, StoreError> {
         let mut hello = vec![Bytes::from_static(b"3")];
-        // Sentinels have users of their own; those of the servers are rarely known to them.
-        if let Some(password) = url.password.as_ref().filter(|_| purpose != Purpose::Sentinel) {
+        if let Some(password) = url.password.as_ref().filter(|_| with_login) {
             let user = url.user.as_deref().unwrap_or("default");
             hello.extend(["AUTH".to_owned().into(), user.to_owned().into(), password.to_string().into()]);
         }
         hello.extend([Bytes::from_static(b"SETNAME"), Bytes::from_static(b"toolcrib")]);
-        let is_replica = is_replica(&self.run("hello", hello).await?);
-        if url.database != 0 && purpose != Purpose::Sentinel {
-            self.run("SELECT", vec![url.database.to_string().into()]).await?;
-        }
-        Ok(is_replica)
+        let replies = self.exchange_once(&[StoreCommand::plain("hello", hello)], &mut drop).await?;
+        replies.into_iter().next().ok_or_else(|| self.failed("no reply"))
     }
 
     async fn load_scripts(&mut self) -> Result<(), StoreError> {

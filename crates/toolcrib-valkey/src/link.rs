@@ -2,8 +2,10 @@
 //! their redirections.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::time::{Instant, timeout};
 use toolcrib::store::StoreError;
 
 use crate::command::StoreCommand;
@@ -13,6 +15,9 @@ use crate::store_url::{Address, Servers};
 
 /// Redirections that one command follows.
 const MAX_REDIRECTIONS: usize = 5;
+
+/// Time for which nothing is sent to a node of a cluster that has failed, so that it does not delay what other nodes have.
+const FAILED_NODE_PAUSE: Duration = Duration::from_secs(1);
 
 /// The start of the replies to commands whose node failed.
 pub(crate) const NODE_FAILED: &str = "NODEFAILED ";
@@ -24,6 +29,10 @@ pub(crate) struct StoreLink {
     nodes: HashMap<Address, StoreConnection>,
     /// The nodes of slots that the main connection does not serve.
     routes: HashMap<&'static str, Address>,
+    /// Nodes other than the main one that have failed, and when.
+    failed: HashMap<Address, Instant>,
+    /// The longest time that an exchange with one of these nodes takes, which leaves time for the others.
+    node_timeout: Duration,
     connector: StoreConnector,
 }
 
@@ -56,8 +65,12 @@ impl Redirection {
 }
 
 impl StoreLink {
-    /// Connects to the servers of the store.
-    pub(crate) async fn open(connector: &StoreConnector, shuffle: usize) -> Result<Self, StoreError> {
+    /// Connects to the servers of the store; `node_timeout` limits exchanges with single nodes of a cluster.
+    pub(crate) async fn open(
+        connector: &StoreConnector,
+        node_timeout: Duration,
+        shuffle: usize,
+    ) -> Result<Self, StoreError> {
         let main = match &connector.url().servers {
             Servers::One(address) => connector.open(address, Purpose::Main).await?,
             Servers::Sentinels { sentinels, primary } => {
@@ -65,7 +78,14 @@ impl StoreLink {
             }
             Servers::Cluster(nodes) => open_first(connector, nodes, Purpose::Main, shuffle).await?,
         };
-        Ok(Self { main, nodes: HashMap::new(), routes: HashMap::new(), connector: connector.clone() })
+        Ok(Self {
+            main,
+            nodes: HashMap::new(),
+            routes: HashMap::new(),
+            failed: HashMap::new(),
+            node_timeout,
+            connector: connector.clone(),
+        })
     }
 
     /// Waits for a message that the server pushes.
@@ -102,7 +122,7 @@ impl StoreLink {
                             redirected.push(index);
                         }
                         Some(Redirection { address, is_permanent: false }) => {
-                            replies[index] = self.ask(&address, &commands[index], &mut push).await?;
+                            replies[index] = self.ask(&address, &commands[index], &mut push).await;
                         }
                     }
                 }
@@ -122,19 +142,42 @@ impl StoreLink {
         commands: &[StoreCommand],
         push: impl FnMut(Vec<Reply>),
     ) -> Result<NodeAnswers, StoreError> {
-        let exchanged = async {
-            let connection = self.node(node).await?;
-            let answers = connection.exchange(commands, push).await?;
-            Ok(NodeAnswers { answers, answering: connection.address().clone() })
+        let Some(address) = node.filter(|node| *node != self.main.address()) else {
+            let answers = self.main.exchange(commands, push).await?;
+            return Ok(NodeAnswers { answers, answering: self.main.address().clone() });
         };
-        match (exchanged.await, node) {
-            (Err(error), Some(node)) => {
-                self.nodes.remove(node);
-                self.routes.retain(|_, address| address != node);
-                let failure = Reply::Error(format!("{NODE_FAILED}{error}"));
-                Ok(NodeAnswers { answers: vec![failure; commands.len()], answering: node.clone() })
+        let is_paused = self.failed.get(address).is_some_and(|time| time.elapsed() < FAILED_NODE_PAUSE);
+        let time = self.node_timeout;
+        let exchanged = async {
+            if is_paused {
+                return Err(StoreError::new(format!("the node {address} of the store failed a moment ago")));
             }
-            (exchanged, _) => exchanged,
+            let connection = self.node(Some(address)).await?;
+            connection.exchange(commands, push).await
+        };
+        let answers = match timeout(time, exchanged).await {
+            Ok(Ok(answers)) => {
+                self.failed.remove(address);
+                answers
+            }
+            failed => {
+                let error = failed.unwrap_or_else(|_| {
+                    Err(StoreError::new(format!("the node {address} of the store does not answer")))
+                });
+                let reason = error.err().map(|error| error.to_string()).unwrap_or_default();
+                self.leave_node(address, is_paused);
+                vec![Reply::Error(format!("{NODE_FAILED}{reason}")); commands.len()]
+            }
+        };
+        Ok(NodeAnswers { answers, answering: address.clone() })
+    }
+
+    /// Closes the connection to a node that has failed. Its slots are looked up again.
+    fn leave_node(&mut self, address: &Address, was_paused: bool) {
+        self.nodes.remove(address);
+        self.routes.retain(|_, node| node != address);
+        if !was_paused {
+            self.failed.insert(address.clone(), Instant::now());
         }
     }
 
@@ -169,11 +212,12 @@ impl StoreLink {
         address: &Address,
         command: &StoreCommand,
         push: impl FnMut(Vec<Reply>),
-    ) -> Result<Reply, StoreError> {
-        let node = self.node(Some(address)).await?;
+    ) -> Reply {
         let commands = [StoreCommand::plain("ASKING", Vec::new()), command.clone()];
-        let replies = node.exchange(&commands, push).await?;
-        Ok(replies.into_iter().next_back().unwrap_or(Reply::Null))
+        match self.exchange_with(Some(address), &commands, push).await {
+            Ok(NodeAnswers { answers, .. }) => answers.into_iter().next_back().unwrap_or(Reply::Null),
+            Err(error) => Reply::Error(format!("{NODE_FAILED}{error}")),
+        }
     }
 }
 

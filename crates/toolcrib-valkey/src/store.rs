@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,7 +20,7 @@ use crate::command::{Keys, StoreCommand, StoreScript, format_ttl, kind_slot};
 use crate::connection::StoreConnector;
 use crate::health::{Health, StateWatch, StoreStatus};
 use crate::leases::{LeasedCall, Leases};
-use crate::operation::StoreOperation;
+use crate::operation::{QueuedMemory, StoreOperation};
 use crate::resp::Reply;
 use crate::store_url::{Servers, StoreUrl};
 use crate::usage::{self, unexpected_reply};
@@ -27,6 +28,8 @@ use crate::worker::{Notices, Worker, timeout_error};
 
 /// Operations that wait for the connection. Further ones fail.
 const MAX_QUEUED: usize = 16 * 1024;
+/// Bytes of operations that wait for the connection or their reply. Further ones fail.
+const MAX_QUEUED_BYTES: usize = 64 * 1024 * 1024;
 /// The largest value that is stored.
 const MAX_VALUE: usize = 16 * 1024 * 1024;
 
@@ -60,6 +63,8 @@ impl Default for ValkeyOptions {
 #[derive(Debug)]
 pub struct ValkeyStore {
     operations: mpsc::Sender<StoreOperation>,
+    /// Bytes of operations that have no reply yet.
+    queued_bytes: Arc<AtomicUsize>,
     notices: Arc<Notices>,
     health: Arc<Health>,
     keys: Keys,
@@ -96,7 +101,8 @@ impl ValkeyStore {
         // Ends when the store is dropped.
         TaskTracker::new().spawn_boxed(worker.run());
         let operation_timeout = options.operation_timeout;
-        Ok(Self { operations, notices, health, keys, url, operation_timeout, leases })
+        let queued_bytes = Arc::default();
+        Ok(Self { operations, queued_bytes, notices, health, keys, url, operation_timeout, leases })
     }
 
     /// Returns the state of the connection and the number of operations.
@@ -116,11 +122,15 @@ impl ValkeyStore {
         parse: impl FnOnce(Reply) -> Result<T, StoreError> + Send + 'static,
     ) -> StoreResult<T> {
         let (reply, receiver) = oneshot::channel();
+        let memory = QueuedMemory::claim(&self.queued_bytes, command.size(), MAX_QUEUED_BYTES);
         // Fails if the reply is no longer awaited.
         let operation = StoreOperation::new(command, move |result| drop(reply.send(result.and_then(parse))));
-        if self.operations.try_send(operation).is_err() {
+        let is_queued =
+            memory.is_some_and(|memory| self.operations.try_send(operation.with_memory(memory)).is_ok());
+        if !is_queued {
             self.health.record_failure();
-            let message = format!("more than {MAX_QUEUED} operations wait for the store");
+            let message =
+                format!("more than {MAX_QUEUED} operations, or {MAX_QUEUED_BYTES} bytes, wait for the store");
             return StoreReply::Ready(Err(StoreError::new(message)));
         }
         StoreReply::Pending(Box::pin(wait_for_reply(receiver, self.operation_timeout)))

@@ -18,6 +18,8 @@ use crate::resp::Reply;
 
 /// Operations that are sent together.
 const MAX_BATCH: usize = 256;
+/// Bytes after which no further operation is sent together with others, so that large values do not use up the time of small ones.
+const MAX_BATCH_BYTES: usize = 256 * 1024;
 /// Idle time after which the connection is checked.
 const PING_INTERVAL: Duration = Duration::from_secs(2);
 /// Time between two searches for expired leases.
@@ -94,9 +96,10 @@ impl Worker {
         let mut failed_attempts = 0u32;
         loop {
             let connector = self.connector.clone();
+            let opening = StoreLink::open(&connector, self.operation_timeout / 2, random());
             let opened = match failed_attempts {
-                0 => StoreLink::open(&connector, random()).await,
-                _ => match self.refuse_during(StoreLink::open(&connector, random())).await {
+                0 => opening.await,
+                _ => match self.refuse_during(opening).await {
                     Some(opened) => opened,
                     None => return,
                 },
@@ -177,10 +180,37 @@ impl Worker {
                 let releases = self.leases.iter().flat_map(|leases| leases.take_expired());
                 batch.extend(releases.map(|command| StoreOperation::new(command, drop)));
             }
-            if let Err(error) = self.exchange(&mut link, std::mem::take(&mut batch)).await {
+            if let Err(error) = self.exchange_in_parts(&mut link, &mut batch).await {
                 return LinkEnd::Failed(error);
             }
             next_ping = Instant::now() + PING_INTERVAL;
+        }
+    }
+
+    /// Sends operations and delivers their replies, not too many bytes at a time.
+    async fn exchange_in_parts(
+        &self,
+        link: &mut StoreLink,
+        operations: &mut Vec<StoreOperation>,
+    ) -> Result<(), StoreError> {
+        let mut result = Ok(());
+        loop {
+            let mut bytes = 0;
+            let is_full = |operation: &StoreOperation| {
+                let was_full = bytes > MAX_BATCH_BYTES;
+                bytes += operation.command.size();
+                was_full
+            };
+            let end = operations.iter().position(is_full).unwrap_or(operations.len());
+            let rest = operations.split_off(end);
+            let part = std::mem::replace(operations, rest);
+            match &result {
+                Ok(()) => result = self.exchange(link, part).await,
+                Err(error) => drop(self.fail_all(part.into_iter().map(|part| part.waiter), error.clone())),
+            }
+            if operations.is_empty() {
+                return result;
+            }
         }
     }
 
@@ -228,7 +258,7 @@ impl Worker {
         unusable.map_or(Ok(()), Err)
     }
 
-    fn fail_all(&self, waiters: Vec<ReplyWaiter>, error: StoreError) -> StoreError {
+    fn fail_all(&self, waiters: impl IntoIterator<Item = ReplyWaiter>, error: StoreError) -> StoreError {
         for waiter in waiters {
             self.finish(waiter, Err(error.clone()));
         }

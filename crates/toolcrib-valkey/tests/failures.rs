@@ -8,7 +8,7 @@ use test_support::store_server::StoreServer;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, timeout};
-use toolcrib::store::{Store, StoreKey, StoreKind, StoreNotice};
+use toolcrib::store::{Store, StoreKey, StoreKind, StoreNotice, StoreReply};
 use toolcrib_valkey::{StateWatch, StoreState, ValkeyOptions, ValkeyStore};
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -63,6 +63,40 @@ async fn frozen_server_is_noticed_and_left_when_it_answers_again() {
     server.resume();
     assert_eq!(next_state(&mut states).await, StoreState::Up);
     assert_eq!(store.get(session("a")).wait().await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn scripts_that_the_server_has_lost_are_loaded_again() {
+    let Some(server) = StoreServer::start(&[]) else { return };
+    let store = connect(&format!("valkey://{}", server.address()));
+    store.put(session("a"), "1".into(), None).wait().await.unwrap();
+    let mut notices = store.watch(StoreKind::Session);
+    let mut other = TcpStream::connect(server.address()).await.unwrap();
+    other.write_all(b"SCRIPT FLUSH\r\n").await.unwrap();
+    assert_eq!(other.read_u8().await.unwrap(), b'+');
+    let changed = store.put(session("a"), "2".into(), None);
+    let published = store.publish(session("a"));
+    changed.wait().await.unwrap();
+    published.wait().await.unwrap();
+    assert_eq!(timeout(LIMIT, notices.recv()).await.unwrap().unwrap(), StoreNotice::Changed("a".into()));
+    assert_eq!(store.take(session("a")).wait().await.unwrap().as_deref(), Some(&b"2"[..]));
+    let status = store.status();
+    assert!(status.state == StoreState::Up && status.failures == 0, "{status:?}");
+}
+
+#[tokio::test]
+async fn operations_that_wait_are_bounded_in_bytes() {
+    let Some(server) = StoreServer::start(&[]) else { return };
+    let store = connect(&format!("valkey://{}", server.address()));
+    store.get(session("a")).wait().await.unwrap();
+    server.pause();
+    let large = bytes::Bytes::from(vec![b'x'; 16 << 20]);
+    let waiting: Vec<_> = (0..3).map(|_| store.put(session("a"), large.clone(), None)).collect();
+    assert!(waiting.iter().all(|reply| matches!(reply, StoreReply::Pending(_))));
+    let error = store.put(session("a"), large, None).wait().await.unwrap_err().to_string();
+    assert!(error.contains("bytes, wait for the store"), "{error}");
+    assert!(matches!(store.get(session("a")), StoreReply::Pending(_)), "small ones are accepted");
+    server.resume();
 }
 
 #[tokio::test]

@@ -183,7 +183,8 @@ impl Observers {
     }
 
     /// Delivers the record of a call. Only observers that want the arguments get them; events never contain them.
-    fn report(&self, mut record: CallRecord, call: &Call) {
+    /// The record is large, so that it is not passed by value.
+    fn report(&self, record: &mut CallRecord, call: &Call) {
         for observer in &*self.observers {
             panics::contain(ROLE, || {
                 if observer.is_enabled() {
@@ -191,13 +192,13 @@ impl Observers {
                         true => call.get_arguments().cloned(),
                         false => None,
                     };
-                    observer.call_ended(&record);
+                    observer.call_ended(record);
                 }
             });
         }
         if self.events.has_receivers() {
             record.arguments = None;
-            self.events.send(Event::CallEnded(Arc::new(record)));
+            self.events.send(Event::CallEnded(Arc::new(record.clone())));
         }
     }
 }
@@ -258,15 +259,19 @@ impl<'a> ObservedCall<'a> {
             None => (failure.and_then(Error::server).cloned(), call.name().into()),
         };
         let duration = now.saturating_duration_since(started);
-        let policy =
-            facts.decided.map_or(Duration::ZERO, |decided| decided.saturating_duration_since(started));
+        let policy = match facts.decided {
+            Some(decided) => decided.saturating_duration_since(started),
+            // Everything that happened to a call that was denied is the decision.
+            None if is_denied => duration,
+            None => Duration::ZERO,
+        };
         // A call that was continued had its server for longer than itself.
         let timing = CallTiming { policy, server: facts.timing.server.min(duration), ..facts.timing };
         if let Some(spans) = self.spans.as_mut().and_then(Arc::get_mut) {
             spans.server_transport = facts.server_transport;
         }
         let at = clock::wall_time();
-        let record = CallRecord {
+        let mut record = CallRecord {
             id: self.id.unwrap_or_else(|| new_call_id(at)),
             at,
             caller: call.caller.clone(),
@@ -289,7 +294,8 @@ impl<'a> ObservedCall<'a> {
         };
         // Observers take locks of their own.
         drop(facts);
-        self.observers.report(record, call);
+        self.observers.report(&mut record, call);
+        std::mem::take(&mut self.call.trace).recycle();
     }
 }
 

@@ -303,7 +303,7 @@ async fn lost_call_is_retried_only_if_declared_idempotent() {
         let crashing = json!({"file": file.to_str().unwrap(), "then": "crash"});
         let error = call(&crib, "fake", "count", &crashing).await.unwrap_err();
         assert_eq!((error.kind(), error.data()["sent"].clone()), (ErrorKind::Lost, json!("maybe")));
-        assert!(error.to_string().ends_with("(it may have run)"), "{error}");
+        assert!(error.to_string().ends_with("; the call may have run"), "{error}");
         assert_eq!(count_starts(&file), runs);
         crib.shutdown(Duration::ZERO).await;
     }

@@ -58,7 +58,7 @@ fn killed_gateway_fails_only_the_call_that_may_have_run() {
         let lines = read_answers(&mut pipe, &[in_flight, sent_meanwhile, listed]);
         let error = &answer(&lines, in_flight)["error"];
         assert_eq!((&error["code"], &error["data"]["kind"]), (&json!(-31015), &json!("lost")), "{error}");
-        assert!(error["message"].as_str().unwrap().contains("it may have run"), "{error}");
+        assert!(error["message"].as_str().unwrap().contains("the call may have run"), "{error}");
         assert_eq!(answer(&lines, sent_meanwhile)["result"]["content"][0]["text"], "1", "{lines:?}");
         assert!(answer(&lines, listed)["result"]["tools"].is_array());
         let changed = lines.iter().any(|line| line["method"] == "notifications/tools/list_changed");

@@ -113,5 +113,14 @@ fn top_stats_and_events_work_at_a_terminal_and_in_a_pipe() {
     assert!(String::from_utf8_lossy(&cost.stdout).contains("fake.echo\t"), "{cost:?}");
     let unknown = home.run(&["events", "--call", "0000000000000001"]);
     assert_eq!(unknown.status.code(), Some(5), "{unknown:?}");
+    let said = String::from_utf8_lossy(&unknown.stderr);
+    assert!(said.starts_with("error: unknown call `0000000000000001`\nhint: "), "{said}");
     assert_eq!(home.run(&["events", "--kind", "nothing"]).status.code(), Some(1));
+    for command in ["events", "stats"] {
+        let wrong = home.run(&[command, "--since", "yesterday"]);
+        assert!(
+            String::from_utf8_lossy(&wrong.stderr).contains("`--since yesterday` is not a time"),
+            "{wrong:?}"
+        );
+    }
 }

@@ -114,10 +114,41 @@ pub fn written_command(
     Ok(command)
 }
 
+/// A program that runs packages without installing them, from a cache that it cleans.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PackageRunner {
+    /// Name of the program.
+    pub name: &'static str,
+    /// Command that installs toolcrib.
+    pub install: &'static str,
+}
+
+impl PackageRunner {
+    const NPX: Self = Self { name: "npx", install: "npm install -g toolcrib" };
+    const UVX: Self = Self { name: "uvx", install: "uv tool install toolcrib" };
+    const PIPX: Self = Self { name: "pipx run", install: "pipx install toolcrib" };
+
+    /// Finds the runner whose cache a program is in.
+    pub fn find(program: &Path) -> Option<Self> {
+        let folders: Vec<&str> = program.components().filter_map(|part| part.as_os_str().to_str()).collect();
+        let has = |name: &str| folders.contains(&name);
+        let has_pair = |pair: [&str; 2]| folders.windows(2).any(|folders| folders == pair);
+        match () {
+            () if has("_npx") => Some(Self::NPX),
+            () if has("archive-v0") => Some(Self::UVX),
+            () if has_pair([".cache", "pipx"]) || has_pair(["pipx", ".cache"]) => Some(Self::PIPX),
+            () => None,
+        }
+    }
+}
+
 /// Returns the program to run. Project files are shared with others, so they get no absolute path of this machine. Agents
-/// that start from a desktop always get one, because their `PATH` is not that of a shell.
+/// that start from a desktop always get one, because their `PATH` is not that of a shell. The `PATH` of a package runner
+/// is only for the program that it runs.
 fn program_name(agent: &Agent, scope: AgentFileScope, paths: &AgentPaths, program: &Path) -> String {
-    let on_path = paths.variable("PATH").and_then(|path| find_on_path(path, program));
+    let path = paths.variable("PATH").filter(|_| PackageRunner::find(program).is_none());
+    let on_path = path.and_then(|path| find_on_path(path, program));
     match (scope, on_path) {
         (AgentFileScope::User, Some(file)) if agent.starts_from_desktop => file.display().to_string(),
         (AgentFileScope::User, None) => program.display().to_string(),
@@ -143,4 +174,24 @@ fn required_variables(program: &GatewayProgram<'_>) -> BTreeSet<String> {
         names.extend(spec.endpoint.environment_variables());
     }
     names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn package_runner_is_found_by_its_cache() {
+        for (program, runner) in [
+            ("/home/me/.npm/_npx/7aa95/node_modules/@toolcrib/linux-x64/bin/toolcrib", Some("npx")),
+            ("/home/me/.cache/uv/archive-v0/Xb1/bin/toolcrib", Some("uvx")),
+            ("/home/me/.cache/pipx/5c0/bin/toolcrib", Some("pipx run")),
+            ("/home/me/.local/share/pipx/venvs/toolcrib/bin/toolcrib", None),
+            ("/home/me/.local/share/uv/tools/toolcrib/bin/toolcrib", None),
+            ("/usr/lib/node_modules/toolcrib/node_modules/@toolcrib/linux-x64/bin/toolcrib", None),
+            ("/usr/bin/toolcrib", None),
+        ] {
+            assert_eq!(PackageRunner::find(Path::new(program)).map(|found| found.name), runner, "{program}");
+        }
+    }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value as Json};
 
+use super::extract_secrets::SecretNames;
 use super::references::{self, ReferenceSyntax};
 use crate::agents::{Agent, SseSupport, TimeUnit};
 
@@ -47,12 +48,13 @@ pub(super) struct ImportDraft {
 /// Types of entries that agents implement themselves.
 const BUILT_IN_TYPES: [&str; 4] = ["builtin", "platform", "frontend", "inline_python"];
 
-/// Reads an entry. The error says why it cannot be imported. `to_secret` returns the reference to a secret whose value
+/// Reads the entry of a server. The error says why it cannot be imported. `names` has the names of secrets whose values
 /// only the agent knows.
 pub(super) fn read_entry(
     agent: Option<&Agent>,
+    server: &str,
     entry: &Json,
-    to_secret: &dyn Fn(&str) -> String,
+    names: &SecretNames<'_>,
 ) -> Result<ImportDraft, String> {
     let mut members = entry.as_object().cloned().unwrap_or_default();
     if agent.is_some_and(|agent| agent.id == "zed")
@@ -65,7 +67,7 @@ pub(super) fn read_entry(
     }
     let syntax = agent
         .map_or(ReferenceSyntax::ANY, |agent| ReferenceSyntax::for_agent(agent.entry_format.variable_syntax));
-    let mut reader = DraftReader { members, syntax, to_secret, draft: ImportDraft::default() };
+    let mut reader = DraftReader { members, syntax, server, names, draft: ImportDraft::default() };
     reader.read_transport(agent)?;
     reader.read_command()?;
     reader.read_address()?;
@@ -83,7 +85,8 @@ pub(super) fn read_entry(
 struct DraftReader<'a> {
     members: Map<String, Json>,
     syntax: ReferenceSyntax,
-    to_secret: &'a dyn Fn(&str) -> String,
+    server: &'a str,
+    names: &'a SecretNames<'a>,
     draft: ImportDraft,
 }
 
@@ -158,17 +161,17 @@ impl DraftReader<'_> {
     }
 
     fn convert_with(&mut self, syntax: ReferenceSyntax, value: &str) -> Result<String, String> {
-        let converted = references::to_toolcrib_syntax(syntax, value, self.to_secret)
+        let converted = references::to_toolcrib_syntax(syntax, value, &|name| self.names.reference(name))
             .map_err(|unknown| format!("it refers to `{unknown}`, which toolcrib cannot resolve"))?;
         for input in converted.inputs {
-            self.note_secret(&format!("`${{input:{input}}}`"), &input);
+            let reference = self.names.reference(&input);
+            self.note_secret(&format!("`${{input:{input}}}`"), &reference);
         }
         Ok(converted.text)
     }
 
     /// Notes a reference to a secret that the agent asks for or keeps itself.
-    fn note_secret(&mut self, source: &str, name: &str) {
-        let reference = (self.to_secret)(name);
+    fn note_secret(&mut self, source: &str, reference: &str) {
         let command = match reference.strip_prefix("${secret:").and_then(|name| name.strip_suffix('}')) {
             Some(name) => format!("`toolcrib secret set {name}`"),
             None => "set the variable where toolcrib runs".to_owned(),
@@ -238,8 +241,9 @@ impl DraftReader<'_> {
         // Goose keeps the values of these variables in its own secret store.
         let env_keys = self.take_first(&["env_keys"]);
         for name in env_keys.iter().filter_map(Json::as_array).flatten().filter_map(Json::as_str) {
-            self.note_secret(&format!("`{name}` of `env_keys`"), name);
-            self.draft.env.insert(name.to_owned(), (self.to_secret)(name));
+            let reference = self.names.variable_reference(self.server, name);
+            self.note_secret(&format!("`{name}` of `env_keys`"), &reference);
+            self.draft.env.insert(name.to_owned(), reference);
         }
         self.use_variables_in_header_arguments();
         if let Some(Json::String(cwd)) = self.take_first(&["cwd", "working_directory"]) {
@@ -253,6 +257,11 @@ impl DraftReader<'_> {
 
     fn read_address(&mut self) -> Result<(), String> {
         if let Some(Json::String(url)) = self.take_first(&["url", "uri", "serverUrl", "httpUrl"]) {
+            if has_credentials(&url) {
+                return Err(
+                    "its URL contains a user name or password, which toolcrib does not send".to_owned()
+                );
+            }
             self.draft.url = Some(self.convert_references(&url)?);
         }
         let options = self.take_first(&["requestOptions"]).map(|mut options| options["headers"].take());
@@ -318,6 +327,13 @@ impl DraftReader<'_> {
         let split = names.iter().flat_map(|name| name.split(',')).map(|name| name.trim().to_owned());
         Some(split.filter(|name| !name.is_empty()).collect())
     }
+}
+
+/// Returns whether a URL has a user name before its host.
+fn has_credentials(url: &str) -> bool {
+    let authority =
+        url.split_once("://").map_or("", |(_, rest)| rest.split(['/', '?', '#']).next().unwrap_or(rest));
+    authority.contains('@')
 }
 
 /// Returns a timeout, unless it is too short or too long to be one.

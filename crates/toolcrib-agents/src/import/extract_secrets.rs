@@ -86,6 +86,22 @@ impl<'a> SecretNames<'a> {
         value.map(|value| value.expose().to_owned())
     }
 
+    /// Returns the reference to the secret in a variable of a server, whose value is not known.
+    pub(super) fn variable_reference(&self, server: &str, variable: &str) -> String {
+        self.reference(&self.name_for_variable(server, variable))
+    }
+
+    /// Returns the name that is preferred for the secret in a variable. Servers share a stored secret by the name of their
+    /// variable only if it says whose secret it is.
+    fn name_for_variable(&self, server: &str, variable: &str) -> String {
+        match self.mode {
+            SecretExtraction::Store(_) if secret_heuristics::is_generic_name(variable) => {
+                format!("{server}_{variable}")
+            }
+            _ => variable.to_owned(),
+        }
+    }
+
     /// Returns the reference to a secret whose value is not known.
     pub(super) fn reference(&self, name: &str) -> String {
         match self.mode {
@@ -138,6 +154,8 @@ pub(super) fn extract_secrets(
         return extracted;
     }
     let is_stored = matches!(names.mode, SecretExtraction::Store(_));
+    let env_names: Vec<String> =
+        draft.env.keys().map(|variable| names.name_for_variable(server, variable)).collect();
     let mut replace = |field: String, preferred_name: &str, value: &str| {
         let value = Secret::new(value);
         let (reference, name) = names.assign_reference(preferred_name, server, &value);
@@ -152,10 +170,10 @@ pub(super) fn extract_secrets(
         extracted.push((name, value));
         reference
     };
-    for (name, value) in &mut draft.env {
+    for ((name, value), preferred_name) in draft.env.iter_mut().zip(&env_names) {
         let field = format!("env.{name}");
         if is_secret(name, value) || secret_heuristics::is_connection_string(value) {
-            *value = replace(field, name, value);
+            *value = replace(field, preferred_name, value);
         } else {
             extract_url_password(value, field, server, &mut replace);
         }
@@ -403,5 +421,29 @@ mod tests {
         assert_eq!(extract("a", "one"), "${env:TOKEN}");
         assert_eq!(extract("b", "one"), "${env:TOKEN}");
         assert_eq!(extract("c", "two"), "${env:C_TOKEN}");
+    }
+
+    #[derive(Debug)]
+    struct EmptyStore;
+
+    impl StoredSecrets for EmptyStore {
+        fn find_stored(&self, _: &str) -> Option<Secret> {
+            None
+        }
+    }
+
+    #[test]
+    fn generic_variable_is_stored_under_the_name_of_its_server() {
+        let mut names = SecretNames::new(SecretExtraction::Store(&EmptyStore));
+        let mut draft = ImportDraft::default();
+        draft
+            .env
+            .extend(["TOKEN", "API_KEY", "GITHUB_TOKEN"].map(|name| (name.to_owned(), "one".to_owned())));
+        extract_secrets(&mut draft, "db", &mut names);
+        assert_eq!(draft.env["TOKEN"], "${secret:db-token}");
+        assert_eq!(draft.env["API_KEY"], "${secret:db-api-key}");
+        assert_eq!(draft.env["GITHUB_TOKEN"], "${secret:github-token}");
+        assert_eq!(names.variable_reference("gh", "TOKEN"), "${secret:gh-token}");
+        assert_eq!(names.variable_reference("gh", "GITHUB_TOKEN"), "${secret:github-token}");
     }
 }

@@ -296,6 +296,36 @@ fn header_arguments_are_understood_from_every_agent() {
 }
 
 #[test]
+fn pasted_member_needs_no_braces_around_it() {
+    for text in [
+        r#""mcpServers": {"git": {"command": "uvx"}}"#,
+        "\n  \"git\": {\"command\": \"uvx\"}, // mine\n",
+        r#"{"git": {"command": "uvx"}}"#,
+    ] {
+        let import = import_text(text, Path::new("stdin"), None, "", SecretExtraction::Keep).unwrap();
+        assert_eq!(summarize(&import), ["git imported as git"], "{text}");
+    }
+}
+
+#[test]
+fn url_with_credentials_stays_in_the_agent() {
+    let home = Home::new();
+    let claude = Agent::find("claude").unwrap().config_file(AgentFileScope::User, &home.paths).unwrap();
+    home.write(
+        &claude,
+        r#"{"mcpServers": {"a": {"type": "http", "url": "https://me:pw@x/mcp"}, "b": {"type": "http", "url": "https://x/@me"}}}"#,
+    );
+    let import = home.import("auto", "").unwrap();
+    assert_eq!(
+        summarize(&import),
+        [
+            "a skipped: its URL contains a user name or password, which toolcrib does not send",
+            "b imported as b"
+        ]
+    );
+}
+
+#[test]
 fn start_timeout_and_zed_extensions_are_reported() {
     let home = Home::new();
     let path =

@@ -17,6 +17,8 @@ use crate::exit::ExitStatus;
 use crate::policy_test::PolicyQuestion;
 use crate::report::Report as _;
 use crate::report::declared::{find_declared, why_json};
+use crate::report::secrets::SecretsReport;
+use crate::secrets::SecretUses;
 
 impl Admin {
     /// Handles a request about the config, the rules, the audit file or the dashboard; `None` for any other path.
@@ -31,6 +33,7 @@ impl Admin {
             ["api", "v1", "config"] if get => self.config_values().await,
             ["api", "v1", "policy"] if get => self.test_policy(request.query).await,
             ["api", "v1", "audit"] if get => self.verify_audit().await,
+            ["api", "v1", "secrets"] if get => self.secrets().await,
             ["api", "v1", "servers", server, "why"] if get => self.why(server).await,
             ["api", "v1", "ui"] if method == Method::POST => self.dashboard_link(request).await,
             _ => return None,
@@ -87,6 +90,18 @@ impl Admin {
             let exists = tools.any(|tool| *tool.own_name == *question.tool);
             let known = (exists || is_listed(&question.server)).then_some(exists);
             Ok(question.decide(&config, known).to_json())
+        })
+        .await
+    }
+
+    /// Returns which of the secrets that the config uses are set. Other stored secrets are not named.
+    async fn secrets(&self) -> AdminReply {
+        let sources = self.gateway.sources().clone();
+        let locator = self.gateway.secrets().clone();
+        read_blocking(move || {
+            let config = sources.load();
+            let locator = locator.with_backend(&config.secrets);
+            Ok(SecretsReport::read(&locator, &SecretUses::from_config(&config))?.to_json())
         })
         .await
     }

@@ -41,6 +41,7 @@ pub(super) const ROUTES: &[Route] = &[
     get("/api/v1/config"),
     get("/api/v1/policy"),
     get("/api/v1/audit"),
+    get("/api/v1/secrets"),
     post("/api/v1/ui"),
     post("/api/v1/reload"),
     post("/api/v1/handover"),

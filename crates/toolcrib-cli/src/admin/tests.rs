@@ -203,6 +203,18 @@ async fn config_rules_and_audit_are_described_and_codes_need_trust() {
 }
 
 #[tokio::test]
+async fn secrets_that_are_missing_are_named() {
+    let test = TestAdmin::new();
+    let backend = "[secrets]\nbackend = \"env\"\nenv-prefix = \"TOOLCRIB_TEST_UNUSED_\"\n";
+    let server = "[servers.house]\ncommand = \"x\"\nenv = { KEY = \"${secret:house-key}\" }\n";
+    std::fs::write(test.file.path(), format!("{backend}{server}")).unwrap();
+    let missing = json!([{"name": "house-key", "backend": null, "set": false, "used_by": ["house"]}]);
+    assert_eq!(test.get("/api/v1/secrets").await, (200, json!({"secrets": missing})));
+    let ada = Caller::new("ada");
+    assert_eq!(test.send_as(&ada, false, &Method::GET, "/api/v1/secrets").await.0, 403);
+}
+
+#[tokio::test]
 async fn brief_lists_have_totals_and_no_definitions() {
     let test = TestAdmin::new();
     let tools = test.get("/api/v1/tools?brief=1&limit=0").await.1;

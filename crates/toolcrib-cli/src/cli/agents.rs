@@ -11,6 +11,9 @@ pub(crate) struct InitArgs {
     /// Make the changes without a prompt
     #[arg(long)]
     pub(crate) yes: bool,
+    /// Show what would be changed, without writing anything
+    #[arg(long, conflicts_with_all = ["yes", "undo"])]
+    pub(crate) dry_run: bool,
     /// Undo every `init`; files that were edited since are not changed
     #[arg(long, conflicts_with = "yes")]
     pub(crate) undo: bool,

@@ -389,9 +389,11 @@ fn invalid_params_error(response: &ResponsePayload) -> Option<CommandError> {
     (error["code"] == code::INVALID_PARAMS).then(|| CommandError::from_error_object(&error))
 }
 
-/// Adds a similar tool name as the hint, unless the error has a hint that says more than to list the tools.
+/// Adds a similar tool name as the hint, unless the error has a hint that says more than to list the tools. Without one,
+/// the hint is to list the tools.
 fn with_suggestion(mut error: CommandError, similar: Option<&str>) -> CommandError {
     let list_tools = hint_text(&Hint::ListTools);
+    error.hint.get_or_insert_with(|| list_tools.clone());
     if let Some(similar) = similar.filter(|_| error.hint.as_ref().is_none_or(|hint| *hint == list_tools)) {
         error.hint = Some(format!("did you mean `{similar}`?"));
     }

@@ -43,7 +43,9 @@ pub(crate) async fn run(out: &mut Output) -> Result<ExitStatus> {
         }
         Ok(Some(())) => {
             out.print_text(&format!("\nall steps succeeded in {}", format_time(took)))?;
-            out.print_text("next: write a config, then run `toolcrib check` and `toolcrib serve`")?;
+            out.print_text(
+                "next: `toolcrib init` sets up your agents; `toolcrib add NAME -- COMMAND` declares a server",
+            )?;
             Ok(ExitStatus::Success)
         }
         Ok(None) => Ok(ExitStatus::Interrupted),

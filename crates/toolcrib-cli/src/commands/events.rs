@@ -57,6 +57,7 @@ pub(crate) async fn run(args: &EventsArgs, paths: &Paths, out: &mut Output) -> R
         let error = CommandError::usage(format!("unknown kind of event: `{unknown}`"));
         return Err(error.hint(format!("use {}", EVENT_KINDS.join(", "))).into());
     }
+    args.since.as_deref().map(check_since).transpose()?;
     let client = match args.follow {
         true => Some(GatewayClient::require(paths).await?),
         false => GatewayClient::find(paths).await?,
@@ -68,7 +69,7 @@ pub(crate) async fn run(args: &EventsArgs, paths: &Paths, out: &mut Output) -> R
         written = print_event(&EventReport::from_json(&event), out);
         written.is_ok()
     };
-    let path = stream_path(args)?;
+    let path = stream_path(args);
     let followed = super::until_interrupted(client.follow(&path, &mut print)).await?;
     written?;
     match followed {
@@ -115,10 +116,9 @@ async fn show_call(id: &str, paths: &Paths, out: &mut Output) -> Result<ExitStat
 }
 
 /// Returns the path of the stream in the admin API.
-fn stream_path(args: &EventsArgs) -> Result<String, CommandError> {
+fn stream_path(args: &EventsArgs) -> String {
     let mut path = format!("/api/v1/events?follow={}", u8::from(args.follow));
     if let Some(since) = since_text(args) {
-        check_since(since)?;
         path += &format!("&since={}", percent_encode(since));
     }
     if !args.kind.is_empty() {
@@ -127,7 +127,7 @@ fn stream_path(args: &EventsArgs) -> Result<String, CommandError> {
     if let Some(server) = &args.server {
         path += &format!("&server={}", percent_encode(server));
     }
-    Ok(path)
+    path
 }
 
 fn since_text(args: &EventsArgs) -> Option<&str> {

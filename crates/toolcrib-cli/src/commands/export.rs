@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use toolcrib::{Config, ServerSpec};
 use toolcrib_agents::agents::{self, Agent, AgentFileScope, AgentPaths};
 use toolcrib_agents::edit::file::OriginalFile;
-use toolcrib_agents::export::gateway::{self, GatewayProgram};
+use toolcrib_agents::export::gateway::{self, GatewayProgram, PackageRunner};
 use toolcrib_agents::export::{self, ExportPlan, ExportedServer, UndoResult, UndoneExport};
 use toolcrib_agents::import::{self, ImportRequest, ImportedEntry, SecretExtraction};
 
@@ -76,6 +76,9 @@ pub(crate) async fn run(
     {
         out.warn(&error.message, error.hint.as_deref())?;
     }
+    if !args.undo && !args.expand {
+        warn_temporary_program(out)?;
+    }
     let exporter = Exporter { args, scope, config_flag, paths, agent_paths, config };
     let mut reports = Vec::new();
     let mut exit = ExitStatus::Success;
@@ -137,6 +140,17 @@ impl ExportResult {
             "next_step": agent.next_step(scope),
         })
     }
+}
+
+/// Warns if agents would start this program from a cache that a package runner cleans.
+pub(super) fn warn_temporary_program(out: &mut Output) -> std::io::Result<()> {
+    let program = std::env::current_exe().ok();
+    let Some(runner) = program.as_deref().and_then(PackageRunner::find) else { return Ok(()) };
+    let message = format!(
+        "this toolcrib is in the cache of `{}`; if that is cleaned, agents cannot start it",
+        runner.name
+    );
+    out.warn(&message, Some(&format!("run `{}`, then repeat this command", runner.install)))
 }
 
 /// Returns the entry that starts this program.

@@ -59,13 +59,10 @@ pub(crate) async fn run(
     }
     if !out.json {
         plan.print(out)?;
+        super::export::warn_temporary_program(out)?;
     }
-    if !args.yes && !out.prompter().confirm("make these changes?")? {
-        if out.json {
-            out.print_json(&report_json(&plan, None))?;
-        }
-        let error = CommandError::new(ExitStatus::CheckFailed, "not_initialized", "nothing was changed");
-        return Err(error.hint(confirmed_command(args)).into());
+    if args.dry_run || (!args.yes && !out.prompter().confirm("make these changes?")?) {
+        return end_without_changes(args, &plan, out);
     }
     if let Err(error) = carry_out(&plan, paths, &locator, confirmed_command(args)) {
         print_stop(&error, out)?;
@@ -88,6 +85,18 @@ pub(crate) async fn run(
     let Some(InitResult { proofs, .. }) = result else { return Ok(ExitStatus::Interrupted) };
     let failed = proofs.iter().any(|proof| proof.tools.is_err());
     Ok(if failed { ExitStatus::Unreachable } else { ExitStatus::Success })
+}
+
+/// Ends before the first change: with `--dry-run`, or because the changes were not confirmed.
+fn end_without_changes(args: &InitArgs, plan: &InitPlan, out: &mut Output) -> Result<ExitStatus> {
+    if out.json {
+        out.print_json(&report_json(plan, None))?;
+    }
+    if args.dry_run {
+        return Ok(ExitStatus::Success);
+    }
+    let error = CommandError::new(ExitStatus::CheckFailed, "not_initialized", "nothing was changed");
+    Err(error.hint(confirmed_command(args)).into())
 }
 
 /// Returns the command that makes the changes without a prompt.

@@ -12,7 +12,7 @@ use toolcrib::spec::auth::Grant;
 use toolcrib::util::clock::wall_time;
 use toolcrib::util::encoding::percent_encode;
 use toolcrib::util::format::format_duration;
-use toolcrib::{Caller, ServerId, ServerSpec};
+use toolcrib::{Caller, ErrorKind, ServerId, ServerSpec};
 
 use crate::cli::{LoginArgs, LogoutArgs};
 use crate::client::GatewayClient;
@@ -71,8 +71,7 @@ pub(crate) async fn run(args: &LoginArgs, paths: &Paths, out: &mut Output) -> Re
     let spec = find_remote(name, &config)?;
     let target = LoginTarget::new(spec, args.caller.as_deref(), &config, &logins)?;
     let Some(summary) = log_in(&target, args, out).await? else { return Ok(ExitStatus::Interrupted) };
-    report(&target, &summary, out)?;
-    reconnect(&spec.id, &target.caller, paths, out).await?;
+    finish(&target, &summary, paths, out).await?;
     Ok(ExitStatus::Success)
 }
 
@@ -91,8 +90,11 @@ pub(crate) async fn log_out(args: &LogoutArgs, paths: &Paths, out: &mut Output) 
     } else {
         out.print_note(&format!("there is no login to `{server}`{}", shown_caller(&caller)))?;
     }
-    if was_logged_in {
-        reconnect(&server, &caller, paths, out).await?;
+    if was_logged_in && let Some(error) = reconnect(&server, &caller, paths).await?
+        // Without a login, that is how a server answers.
+        && error.code != ErrorKind::AuthNeeded.facts().name
+    {
+        warn_of_reconnect(&error, out)?;
     }
     Ok(ExitStatus::Success)
 }
@@ -164,10 +166,7 @@ async fn log_in_to_all(
         }
         let target = LoginTarget::new(spec, None, config, logins)?;
         match log_in(&target, args, out).await {
-            Ok(Some(summary)) => {
-                report(&target, &summary, out)?;
-                reconnect(&spec.id, &target.caller, paths, out).await?;
-            }
+            Ok(Some(summary)) => finish(&target, &summary, paths, out).await?,
             Ok(None) => return Ok(ExitStatus::Interrupted),
             Err(error) if error.code == OAuthErrorKind::NotRequired.as_str() => {
                 out.print_note(&format!("`{}`: no login required", spec.id))?;
@@ -204,7 +203,7 @@ async fn log_in(
         return log_in_with_code(target, args, out).await;
     }
     print_instructions(&login, opened, can_paste, args, out).map_err(unexpected)?;
-    let redirect = next_redirect(&listener, &login, can_paste);
+    let redirect = next_redirect(&listener, &login, can_paste, out);
     // The line would overwrite what is pasted.
     let redirect = async {
         match can_paste {
@@ -277,24 +276,34 @@ async fn until_timeout<F: Future>(
     })
 }
 
-/// Waits for the browser, or for the URL that the person pastes, which is always taken.
+/// Waits for the browser, or for the URL that the person pastes.
 async fn next_redirect(
     listener: &RedirectListener,
     login: &Login,
     can_paste: bool,
+    out: &mut Output,
 ) -> std::io::Result<Redirect> {
     tokio::select! {
         redirect = listener.redirect_of(login) => redirect,
-        pasted = read_pasted_line(), if can_paste => Ok(Redirect::pasted(&pasted?)),
+        pasted = read_pasted_url(login, out), if can_paste => Ok(Redirect::pasted(&pasted?)),
     }
 }
 
-/// Reads the next line on stdin that is not empty.
-async fn read_pasted_line() -> std::io::Result<String> {
+/// Reads lines on stdin up to the URL that the login ends at. Other text, such as another part of the page, is reported and does
+/// not end the login.
+async fn read_pasted_url(login: &Login, out: &mut Output) -> std::io::Result<String> {
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     while let Some(line) = lines.next_line().await? {
-        if !line.trim().is_empty() {
-            return Ok(line);
+        if line.trim().is_empty() {
+            continue;
+        }
+        match login.check(&line) {
+            Err(error)
+                if matches!(error.kind(), OAuthErrorKind::InvalidRedirect | OAuthErrorKind::WrongState) =>
+            {
+                out.print_stderr(&format!("{error}\npaste the URL that the browser ends at:"))?;
+            }
+            _ => return Ok(line),
         }
     }
     Err(std::io::ErrorKind::UnexpectedEof.into())
@@ -327,15 +336,30 @@ fn shown_caller(caller: &Caller) -> String {
     }
 }
 
-/// Makes a running gateway connect again, with the new credentials.
-async fn reconnect(server: &ServerId, caller: &Caller, paths: &Paths, out: &mut Output) -> Result<()> {
-    let Some(client) = GatewayClient::find(paths).await? else { return Ok(()) };
+/// Reports a login, and lets a running gateway use it.
+async fn finish(
+    target: &LoginTarget<'_>,
+    summary: &LoginSummary,
+    paths: &Paths,
+    out: &mut Output,
+) -> Result<()> {
+    report(target, summary, out)?;
+    if let Some(error) = reconnect(&target.spec.id, &target.caller, paths).await? {
+        warn_of_reconnect(&error, out)?;
+    }
+    Ok(())
+}
+
+/// Makes a running gateway connect again, with the changed credentials. Returns the reason if it cannot.
+async fn reconnect(server: &ServerId, caller: &Caller, paths: &Paths) -> Result<Option<CommandError>> {
+    let Some(client) = GatewayClient::find(paths).await? else { return Ok(None) };
     let caller = percent_encode(caller.as_str());
     let path = format!("{}/restart?caller={caller}", super::server_path(server.as_str()));
-    match client.post(&path).await {
-        Ok(_) => Ok(()),
-        Err(error) => Ok(out.warn(&format!("the gateway did not reconnect: {}", error.message), None)?),
-    }
+    Ok(client.post(&path).await.err())
+}
+
+fn warn_of_reconnect(error: &CommandError, out: &mut Output) -> std::io::Result<()> {
+    out.warn(&format!("the gateway did not reconnect: {}", error.message), None)
 }
 
 fn show(only: Option<&str>, config: &Config, logins: &Logins, out: &mut Output) -> Result<ExitStatus> {

@@ -246,6 +246,7 @@ impl<'a> Field<'a> {
             let parsed = match (text.trim().is_empty(), default) {
                 (true, Some(default)) => return Ok(FieldAnswer::Value(default.clone())),
                 (true, None) if !self.is_required => return Ok(FieldAnswer::Omitted),
+                (true, None) => Err("a value is required".to_owned()),
                 _ => self.parse(text.trim()),
             };
             match parsed {
@@ -362,17 +363,20 @@ mod tests {
 
     #[test]
     fn form_fields_get_types_choices_and_defaults() {
-        let params = json!({"message": "Who?", "requestedSchema": {"type": "object", "required": ["a_name", "d_color"], "properties": {
+        let params = json!({"message": "Who?", "requestedSchema": {"type": "object", "required": ["a_name", "d_color", "g_team"], "properties": {
             "a_name": {"type": "string", "description": "full name", "minLength": 2},
             "b_age": {"type": "integer", "minimum": 0, "default": 30},
             "c_ok": {"type": "boolean"},
             "d_color": {"type": "string", "oneOf": [{"const": "r", "title": "Red"}, {"const": "g", "title": "Green"}]},
             "e_tags": {"type": "array", "items": {"type": "string", "enum": ["x", "y"]}},
             "f_note": {"type": "string"},
+            "g_team": {"type": "string"},
         }}});
-        let (result, shown) = answer(params, &["A", "Ada", "-1", "", "yes", "3", "2", "1, y", ""]);
-        let content =
-            json!({"a_name": "Ada", "b_age": 30, "c_ok": true, "d_color": "g", "e_tags": ["x", "y"]});
+        let (result, shown) =
+            answer(params, &["A", "Ada", "-1", "", "yes", "3", "2", "1, y", "", " ", "blue"]);
+        let content = json!({
+            "a_name": "Ada", "b_age": 30, "c_ok": true, "d_color": "g", "e_tags": ["x", "y"], "g_team": "blue",
+        });
         assert_eq!(result, json!({"action": "accept", "content": content}), "{shown}");
         assert!(
             shown.starts_with("server `forms` asks: Who?\nCtrl-D declines.\na_name - full name (string): "),

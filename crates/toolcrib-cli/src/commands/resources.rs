@@ -5,7 +5,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use toolcrib::protocol::json::object::{self, Object};
 use toolcrib::util::encoding;
-use toolcrib::{ListKind, Selector};
+use toolcrib::{ErrorKind, ListKind, Selector};
 
 use super::content::{ContentText, array_member};
 use super::mcp_peer::{self, McpPeer};
@@ -73,7 +73,13 @@ async fn read(uri: &str, args: &ResourcesArgs, paths: &Paths, out: &mut Output) 
     let mut params = Object::default();
     params.set_unchecked("uri", object::to_json_string(uri));
     let selector = Selector::Resource(uri.to_owned());
-    let work = async |peer: McpPeer| peer.send(prompter, "resources/read", &selector, params).await;
+    let work = async |peer: McpPeer| {
+        let sent = peer.send(prompter, "resources/read", &selector, params).await;
+        sent.map_err(|error| match error.code == ErrorKind::Unknown.facts().name {
+            true => error.hint("toolcrib resources"),
+            false => error,
+        })
+    };
     mcp_peer::run(paths, out, work, |result, out| print_contents(&result, args, out)).await
 }
 

@@ -3,7 +3,7 @@
 use std::io::{IsTerminal as _, Read as _};
 
 use anyhow::Result;
-use serde_json::{Value, json};
+use serde_json::json;
 use toolcrib::Secret;
 use toolcrib::spec::template::is_valid_secret_name;
 use zeroize::Zeroizing;
@@ -15,6 +15,8 @@ use crate::exit::ExitStatus;
 use crate::output::Output;
 use crate::paths::Paths;
 use crate::prompt;
+use crate::report::list_to_json;
+use crate::report::secrets::SecretReport;
 use crate::secrets::{SecretLocator, SecretUses};
 
 /// The maximum size of a secret in bytes.
@@ -127,19 +129,17 @@ fn read_value(name: &str, out: &Output) -> Result<Secret, CommandError> {
 fn ls(locator: &SecretLocator, uses: &SecretUses, out: &mut Output) -> Result<ExitStatus> {
     let stored = locator.names(uses)?;
     let names: std::collections::BTreeSet<&String> = stored.keys().chain(uses.names()).collect();
-    let backend = |name: &String| stored.get(name).map(|location| location.as_str());
+    let secrets: Vec<SecretReport> =
+        names.into_iter().map(|name| SecretReport::new(name, stored.get(name).copied(), uses)).collect();
     if out.json {
-        let secrets = names.iter().map(|name| {
-            json!({"name": name, "backend": backend(name), "set": stored.contains_key(*name), "used_by": uses.users(name)})
-        });
-        out.print_json(&Value::Array(secrets.collect()))?;
+        out.print_json(&list_to_json(&secrets))?;
         return Ok(ExitStatus::Success);
     }
-    let rows: Vec<Vec<String>> = names
-        .iter()
-        .map(|name| {
-            let users = uses.users(name).join(", ");
-            vec![(*name).clone(), backend(name).unwrap_or("not set").to_owned(), users]
+    let rows: Vec<Vec<String>> = secrets
+        .into_iter()
+        .map(|secret| {
+            let backend = secret.backend.unwrap_or_else(|| "not set".to_owned());
+            vec![secret.name, backend, secret.used_by.join(", ")]
         })
         .collect();
     if rows.is_empty() {

@@ -54,6 +54,7 @@ async fn install(
     if args.dry_run {
         return Ok(print_plan(&installation.plan, out)?);
     }
+    super::export::warn_temporary_program(out)?;
     let report = service.install(&installation).await?;
     let name = service.name();
     if out.json {

@@ -89,10 +89,12 @@ fn print_all(status: &GatewayReport, out: &mut Output) -> std::io::Result<()> {
 
 /// Prints the state of the shared store, and what its absence means.
 fn print_store(store: &StoreReport, out: &mut Output) -> std::io::Result<()> {
-    let StoreReport { url, state, error, since } = store;
+    let StoreReport { url, state, error, since, address } = store;
     let since = format_seconds(Some(*since));
     let Some(error) = error else {
-        return out.print_note(&format!("store `{url}` is {state}, for {since}"));
+        let replica = address.as_ref().map(|address| format!("; this replica is `{address}`"));
+        return out
+            .print_note(&format!("store `{url}` is {state}, for {since}{}", replica.unwrap_or_default()));
     };
     let message = format!("the store `{url}` has been down for {since}: {error}");
     let hint = "start it, or correct `store.url`; calls with limits are refused unless `on-store-failure` is \"allow\"";
@@ -100,7 +102,8 @@ fn print_store(store: &StoreReport, out: &mut Output) -> std::io::Result<()> {
 }
 
 fn print_warnings(server: &ServerReport, out: &mut Output) -> std::io::Result<()> {
-    let warnings = unavailable_warning(server).into_iter().chain(unapproved_warning(server));
+    let unusable = unavailable_warning(server).or_else(|| login_warning(server));
+    let warnings = unusable.into_iter().chain(unapproved_warning(server));
     let mut warnings = warnings.chain(definition_warning(server)).chain(listing_warnings(server));
     warnings.try_for_each(|warning| out.warn(&warning.message, Some(&warning.hint)))
 }
@@ -125,6 +128,17 @@ fn unavailable_warning(server: &ServerReport) -> Option<ServerWarning> {
         (_, hint) => hint.map_or_else(|| format!("toolcrib logs {name}"), str::to_owned),
     };
     Some(ServerWarning { message: format!("`{name}` is {state}{class}: {reason}{next}"), hint })
+}
+
+/// Returns the warning for a server that runs, but whose login cannot be used.
+fn login_warning(server: &ServerReport) -> Option<ServerWarning> {
+    let name = &server.name;
+    let message = match server.login.as_str() {
+        "expired" => format!("the login to `{name}` has expired"),
+        "needed" => format!("`{name}` needs a login, or one with more scopes"),
+        _ => return None,
+    };
+    Some(ServerWarning { message, hint: format!("toolcrib login {name}") })
 }
 
 /// Returns the warning for a server with tools or other definitions that differ from what was approved.
@@ -301,6 +315,19 @@ mod tests {
             warning("`git` is tripped (rate_limited): process exited; next attempt in 7s", "repair it")
         );
         assert_eq!(server("ready", "crashed", None), None);
+    }
+
+    #[test]
+    fn login_warning_names_the_command() {
+        let warning = |login: &str| {
+            let (name, login) = ("linear".to_owned(), login.to_owned());
+            login_warning(&ServerReport { name, login, ..ServerReport::default() })
+        };
+        let expired = warning("expired").unwrap();
+        assert_eq!(expired.message, "the login to `linear` has expired");
+        assert_eq!(expired.hint, "toolcrib login linear");
+        assert!(warning("needed").is_some());
+        assert_eq!(["", "none", "ok"].map(warning), [None, None, None]);
     }
 
     #[test]

@@ -26,8 +26,8 @@ use crate::report::status::GatewayReport;
 const REFRESH_INTERVAL: Duration = Duration::from_secs(2);
 /// Longest wait for a key before the reader looks whether it should end.
 const KEY_POLL_NANOS: i64 = 100_000_000;
-/// Lines of the screen that are not rows: heading, summary and keys.
-const OTHER_LINES: usize = 4;
+/// Lines of the screen that are not rows: summary, heading, keys and the cursor.
+const OTHER_LINES: usize = 5;
 
 /// Shows the table until a key or a signal ends it; once if stdout is not a terminal.
 pub(crate) async fn run(paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
@@ -89,7 +89,9 @@ fn print(view: &TopView, data: &TopData, out: &mut Output) -> io::Result<()> {
     let visible = out.height().map_or(rows.len(), |height| height.saturating_sub(OTHER_LINES));
     rows.truncate(visible);
     out.clear_screen()?;
-    out.print_line(&data.summary())?;
+    for line in data.summary() {
+        out.print_line(&line)?;
+    }
     out.print_table(&TopView::HEADING, &rows)?;
     out.print_line(&view.footer())
 }

@@ -25,6 +25,7 @@ use crate::exit::ExitStatus;
 use crate::history::{CallHistory, GatewayEvent};
 use crate::report::ReloadReport;
 use crate::report::status::ConfigReport;
+use crate::secrets::SecretLocator;
 use crate::sources::{ConfigSources, ConfigStamp};
 use crate::telemetry::{MetricFamily, Telemetry};
 
@@ -132,6 +133,11 @@ impl GatewayHandle {
     /// Returns the service of its clients.
     pub(crate) fn service(&self) -> &McpService {
         &self.0.service
+    }
+
+    /// Returns the secret store.
+    pub(crate) fn secrets(&self) -> &SecretLocator {
+        &self.0.target.secrets
     }
 
     /// Returns the audit file.
@@ -330,7 +336,6 @@ impl GatewayHandle {
         use super::peer_check::PeerCheck;
         use super::settings::resolve_callers;
         use crate::paths::Paths;
-        use crate::secrets::SecretLocator;
         let sources = ConfigSources::single_file(file);
         let (config, stamp) = sources.load_consistent();
         let secrets = SecretLocator::new(&Paths::under(std::path::Path::new("/nowhere")), &config.secrets);

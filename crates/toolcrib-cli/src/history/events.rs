@@ -19,6 +19,8 @@ use crate::report::events::EventReport;
 
 /// Calls of one second that a stream has; the others are left out.
 const MAX_CALLS_PER_SECOND: u32 = 50;
+/// The kind of events about calls.
+const CALL_KIND: &str = "call";
 /// Events that wait for a client that reads slowly.
 const MAX_QUEUED_EVENTS: usize = 256;
 
@@ -37,6 +39,10 @@ pub(crate) struct EventFilter {
 }
 
 impl EventFilter {
+    fn wants_calls(&self) -> bool {
+        self.kinds.is_empty() || self.kinds.iter().any(|kind| kind == CALL_KIND)
+    }
+
     fn matches(&self, kind: &str, server: &str, caller: &str) -> bool {
         (self.kinds.is_empty() || self.kinds.iter().any(|wanted| wanted == kind))
             && self.server.as_ref().is_none_or(|wanted| wanted == server)
@@ -76,7 +82,7 @@ impl EventSelector {
             HistoryRecord::Call(call) => {
                 let sampled = self.has_skipped;
                 let is_wanted =
-                    self.filter.matches("call", call.server, call.caller) && self.has_room(call.seq);
+                    self.filter.matches(CALL_KIND, call.server, call.caller) && self.has_room(call.seq);
                 is_wanted.then(|| EventReport { sampled, ..call.event() })
             }
         }
@@ -95,7 +101,11 @@ impl EventSelector {
     }
 
     fn select_all(&mut self, bytes: &[u8]) -> Vec<EventReport> {
-        Records::new(bytes).filter_map(|record| self.select(&record)).collect()
+        let records = match self.filter.wants_calls() {
+            true => Records::new(bytes),
+            false => Records::without_calls(bytes),
+        };
+        records.filter_map(|record| self.select(&record)).collect()
     }
 
     /// Returns the recorded events.

@@ -1,6 +1,6 @@
 //! The binary form of records.
 //!
-//! A record is its length, its kind and its fields: numbers in LEB128, texts with their length. Readers skip kinds and trailing
+//! A record is its length, its kind and its fields: numbers in LEB128, the ids of calls in eight bytes, texts with their length. Readers skip kinds and trailing
 //! fields that they do not know. JSON lines would need three times the space and five times the instructions.
 
 use std::time::Duration;
@@ -15,8 +15,10 @@ use crate::audit::redact_uri;
 use crate::report::calls::CallReport;
 use crate::report::events::EventReport;
 
+/// The kind of a record about a call, as earlier versions wrote it: with its ids in LEB128, which takes nine bytes and longer.
+const CALL_OF_EARLIER_VERSIONS: u8 = 1;
 /// The kind of a record about a call.
-const CALL: u8 = 1;
+const CALL: u8 = 3;
 /// The kind of a record about an event.
 const EVENT: u8 = 2;
 /// Bytes of the length before a record.
@@ -210,9 +212,8 @@ pub(crate) fn to_millis(micros: u64) -> f64 {
 pub(super) fn write_call(out: &mut Vec<u8>, seq: u64, record: &CallRecord, arguments: &str) {
     let is_uri = record.method.starts_with("resources/");
     let timing = &record.timing;
+    let ids = [seq, record.id.number()];
     let numbers = [
-        seq,
-        record.id.number(),
         CallOutcome::of(record) as u64,
         record.client.key,
         micros(record.duration),
@@ -234,13 +235,14 @@ pub(super) fn write_call(out: &mut Vec<u8>, seq: u64, record: &CallRecord, argum
         record.denial.as_ref().map_or("", |denial| &denial.rule),
         record.cache.map_or("", CacheUse::name),
     ];
-    write_record(out, CALL, &numbers, &texts, arguments);
+    write_record(out, CALL, &Fields { ids: &ids, numbers: &numbers, names: &texts, text: arguments });
 }
 
 /// Appends the record of an event.
 pub(super) fn write_event(out: &mut Vec<u8>, event: &EventEntry<'_>) {
     let names = [event.kind, event.server, event.caller];
-    write_record(out, EVENT, &[event.seq, event.call], &names, event.message);
+    let numbers = [event.seq, event.call];
+    write_record(out, EVENT, &Fields { ids: &[], numbers: &numbers, names: &names, text: event.message });
 }
 
 /// Returns a duration in microseconds. `Duration::as_micros` would compute with 128 bits.
@@ -248,16 +250,28 @@ fn micros(duration: Duration) -> u64 {
     duration.as_secs().saturating_mul(1_000_000).saturating_add(duration.subsec_micros().into())
 }
 
+/// The fields of a record, in the order in which they are written.
+struct Fields<'a> {
+    /// Numbers of eight bytes.
+    ids: &'a [u64],
+    numbers: &'a [u64],
+    names: &'a [&'a str],
+    text: &'a str,
+}
+
 /// Appends a record. Texts that are too long are cut off.
 #[inline]
-fn write_record(out: &mut Vec<u8>, kind: u8, numbers: &[u64], names: &[&str], text: &str) {
+fn write_record(out: &mut Vec<u8>, kind: u8, fields: &Fields<'_>) {
+    let Fields { ids, numbers, names, text } = fields;
     let start = out.len();
     let name_bytes: usize = names.iter().map(|name| name.len().min(MAX_NAME) + MAX_NUMBER_BYTES).sum();
     let text_bytes = text.len().min(MAX_TEXT) + MAX_NUMBER_BYTES;
-    let most_bytes = LENGTH_BYTES + 1 + numbers.len() * MAX_NUMBER_BYTES + name_bytes + text_bytes;
+    let number_bytes = size_of_val(*ids) + numbers.len() * MAX_NUMBER_BYTES;
+    let most_bytes = LENGTH_BYTES + 1 + number_bytes + name_bytes + text_bytes;
     out.resize(start + most_bytes, 0);
     let mut fields = FieldWriter { bytes: &mut out[start..], length: LENGTH_BYTES };
     fields.write_byte(kind);
+    ids.iter().for_each(|id| fields.write_id(*id));
     numbers.iter().for_each(|number| fields.write_number(*number));
     names.iter().for_each(|name| fields.write_text(name, MAX_NAME));
     fields.write_text(text, MAX_TEXT);
@@ -279,6 +293,13 @@ impl FieldWriter<'_> {
     fn write_byte(&mut self, byte: u8) {
         self.bytes[self.length] = byte;
         self.length += 1;
+    }
+
+    #[inline]
+    fn write_id(&mut self, id: u64) {
+        let end = self.length + size_of::<u64>();
+        self.bytes[self.length..end].copy_from_slice(&id.to_le_bytes());
+        self.length = end;
     }
 
     #[inline]
@@ -328,10 +349,28 @@ impl<'a> FieldReader<'a> {
         std::str::from_utf8(text).ok()
     }
 
+    fn id(&mut self) -> Option<u64> {
+        let (id, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u64::from_le_bytes(*id))
+    }
+
+    fn call_of_earlier_versions(&mut self) -> Option<CallEntry<'a>> {
+        let seq = self.number()?;
+        let id = self.number()?;
+        self.call_with(seq, id)
+    }
+
     fn call(&mut self) -> Option<CallEntry<'a>> {
+        let seq = self.id()?;
+        let id = self.id()?;
+        self.call_with(seq, id)
+    }
+
+    fn call_with(&mut self, seq: u64, id: u64) -> Option<CallEntry<'a>> {
         Some(CallEntry {
-            seq: self.number()?,
-            id: self.number()?,
+            seq,
+            id,
             outcome: self.number()?,
             client_key: self.number()?,
             duration: self.number()?,
@@ -369,11 +408,18 @@ impl<'a> FieldReader<'a> {
 /// The records in some bytes, up to the first one that is incomplete or damaged.
 pub(crate) struct Records<'a> {
     rest: &'a [u8],
+    /// True if calls are passed over without being decoded.
+    skips_calls: bool,
 }
 
 impl<'a> Records<'a> {
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
-        Self { rest: bytes }
+        Self { rest: bytes, skips_calls: false }
+    }
+
+    /// Returns the records other than calls. A busy gateway has few of them among many calls.
+    pub(super) fn without_calls(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes, skips_calls: true }
     }
 
     /// Returns the size of what is left: nothing, or an incomplete or damaged record and all that follows it.
@@ -388,7 +434,9 @@ impl<'a> Records<'a> {
         let (kind, fields) = body.split_first()?;
         let mut reader = FieldReader(fields);
         let record = match *kind {
+            CALL | CALL_OF_EARLIER_VERSIONS if self.skips_calls => None,
             CALL => Some(HistoryRecord::Call(reader.call()?)),
+            CALL_OF_EARLIER_VERSIONS => Some(HistoryRecord::Call(reader.call_of_earlier_versions()?)),
             EVENT => Some(HistoryRecord::Event(reader.event()?)),
             _ => None,
         };
@@ -422,7 +470,8 @@ mod tests {
         let event =
             EventEntry { seq: 301, kind: "started", server: "git", message: &long, ..EventEntry::default() };
         write_event(&mut bytes, &event);
-        write_record(&mut bytes, 77, &[1, u64::MAX], &["later"], "");
+        let later = Fields { ids: &[], numbers: &[1, u64::MAX], names: &["later"], text: "" };
+        write_record(&mut bytes, 77, &later);
         let first_two = bytes.len();
         write_call(&mut bytes, 302, &call_record(&long), "");
         let records: Vec<HistoryRecord<'_>> = Records::new(&bytes).collect();
@@ -439,6 +488,17 @@ mod tests {
             assert_eq!(rest.by_ref().count(), 2, "{torn}");
             assert_eq!(rest.unread_bytes() == 0, torn == first_two);
         }
+    }
+
+    #[test]
+    fn calls_of_earlier_versions_are_read() {
+        // As the version before this one wrote it: call 0x1234 of `git.log`, with its arguments.
+        let bytes = b"\x2f\x00\x00\x00\x01\xac\x02\xb4\x24\x00\x07\xe8\x07\x01\x02\x03\x84\x07\x01\x0a\x14\x0atools/call\x03git\x03log\x03ada\x00\x00\x00\x00\x02{}";
+        let Some(HistoryRecord::Call(call)) = Records::new(bytes).next() else { panic!("no call") };
+        assert_eq!((call.seq, call.id, call.duration, call.attempts), (300, 0x1234, 1000, 1));
+        assert_eq!((call.method, call.server, call.tool, call.caller), ("tools/call", "git", "log", "ada"));
+        assert_eq!((call.response_bytes, call.arguments), (20, "{}"));
+        assert_eq!(Records::without_calls(bytes).count(), 0);
     }
 
     #[test]

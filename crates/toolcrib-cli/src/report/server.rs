@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use toolcrib::oauth::LoginState;
-use toolcrib::{FailureClass, PinnedKind, ServerState, ServerStatus, ToolPinStatus};
+use toolcrib::{FailureClass, Hint, LastError, PinnedKind, ServerState, ServerStatus, ToolPinStatus};
 
 use super::{Members, Report, list_to_json, with_kind};
 use crate::hints::hint_text;
@@ -111,9 +111,13 @@ fn login_name(status: &ServerStatus, login: Option<LoginState>) -> Option<&'stat
     login.or(needed).map(LoginState::as_str)
 }
 
+/// Returns whether a login would help. A server whose secret is missing or locked needs that secret instead.
 fn is_login_needed(status: &ServerStatus) -> bool {
-    let class = status.last_error.as_ref().and_then(|error| error.class);
-    class == Some(FailureClass::NeedsAuth) && status.state != ServerState::Ready
+    let needs_login = |error: &LastError| {
+        let is_about_secret = matches!(error.hint, Hint::SetSecret { .. } | Hint::CheckSecrets);
+        error.class == Some(FailureClass::NeedsAuth) && !is_about_secret
+    };
+    status.state != ServerState::Ready && status.last_error.as_ref().is_some_and(needs_login)
 }
 
 /// Replaces the hint of the library in the last error.

@@ -112,23 +112,37 @@ pub(crate) struct StoreReport {
     pub(crate) error: Option<String>,
     /// Seconds since the state changed.
     pub(crate) since: f64,
+    /// Where the other gateways reach this one, which tells replicas apart.
+    pub(crate) address: Option<String>,
 }
 
 impl StoreReport {
-    /// Creates the report about a store.
-    pub(crate) fn new(status: &StoreStatus) -> Self {
+    /// Creates the report about a store, and the gateway's own address among its replicas.
+    pub(crate) fn new(status: &StoreStatus, address: Option<&str>) -> Self {
         let (state, error) = match &status.state {
             StoreState::Up => ("up", None),
             StoreState::Down(reason) => ("down", Some(reason.clone())),
             _ => ("connecting", None),
         };
-        Self { url: status.url.clone(), state: state.to_owned(), error, since: status.since.as_secs_f64() }
+        Self {
+            url: status.url.clone(),
+            state: state.to_owned(),
+            error,
+            since: status.since.as_secs_f64(),
+            address: address.map(str::to_owned),
+        }
     }
 }
 
 impl Report for StoreReport {
     fn to_json(&self) -> Value {
-        json!({"url": self.url, "state": self.state, "error": self.error, "since": self.since})
+        json!({
+            "url": self.url,
+            "state": self.state,
+            "error": self.error,
+            "since": self.since,
+            "address": self.address,
+        })
     }
 
     fn from_json(value: &Value) -> Self {
@@ -138,6 +152,7 @@ impl Report for StoreReport {
             state: members.text("state"),
             error: members.optional_text("error"),
             since: members.number("since"),
+            address: members.optional_text("address"),
         }
     }
 }

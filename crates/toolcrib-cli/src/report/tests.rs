@@ -5,8 +5,8 @@ pub(crate) mod openapi;
 use std::time::{Duration, SystemTime};
 
 use toolcrib::{
-    Era, ErrorKind, FailureClass, InstanceKey, InstanceStatus, LastError, ListKind, ListingError, PinStatus,
-    Pinning, Revision, ServerState, ServerStatus, Sharing, StartPolicy, ToolPinStatus,
+    Era, ErrorKind, FailureClass, Hint, InstanceKey, InstanceStatus, LastError, ListKind, ListingError,
+    PinStatus, Pinning, Revision, ServerState, ServerStatus, Sharing, StartPolicy, ToolPinStatus,
 };
 
 use crate::hints::error_data;
@@ -101,6 +101,19 @@ fn server_report_has_exactly_the_documented_members() {
 }
 
 #[test]
+fn missing_secret_is_not_a_missing_login() {
+    let login = |hint: Hint| {
+        let mut error = LastError::new(ErrorKind::AuthNeeded, "refused", hint, SystemTime::UNIX_EPOCH);
+        error.class = Some(FailureClass::NeedsAuth);
+        let status = ServerStatus { last_error: Some(error), ..ejected_server() };
+        ServerReport::new(&status, None, 3).login
+    };
+    assert_eq!(login(Hint::SetSecret { name: "key".to_owned() }), "none");
+    assert_eq!(login(Hint::CheckSecrets), "none");
+    assert_eq!(login(Hint::Login { server: "git".parse().unwrap() }), "needed");
+}
+
+#[test]
 fn server_report_has_the_values_of_the_status() {
     let last_error =
         || json!({"code": "lost", "message": "it exited", "hint": "look", "at": "1970-01-01T00:00:00.000Z"});
@@ -168,7 +181,7 @@ fn reports_keep_every_member() {
         "clients": [client],
         "version": "0.1.0", "pid": 1, "uptime": 3.5, "servers": [server], "quota": [limit],
         "config": {"file": "f", "generation": 2, "problems": [problem]},
-        "store": {"url": "valkey://h:1", "state": "down", "error": "e", "since": 1.5},
+        "store": {"url": "valkey://h:1", "state": "down", "error": "e", "since": 1.5, "address": "http://h:7717"},
     }));
     assert_round_trip::<ReloadReport>(
         &json!({"generation": 2, "added": ["a"], "removed": [], "changed": ["b"], "restart_needed": true}),

@@ -42,6 +42,31 @@ fn write_claude_file(home: &Home, text: &str) -> PathBuf {
 }
 
 #[test]
+fn export_from_the_cache_of_a_package_runner_warns() {
+    let home = Home::with_demo_servers();
+    let file = write_claude_file(&home, CLAUDE);
+    let folder = user_home(&home).join(".cache/uv/archive-v0/x/bin");
+    fs::create_dir_all(&folder).unwrap();
+    let program = folder.join("toolcrib");
+    fs::hard_link(PROGRAM, &program).or_else(|_| fs::copy(PROGRAM, &program).map(drop)).unwrap();
+    let settings = command(&home, &[]);
+    let mut export = Command::new(&program);
+    for (name, value) in settings.get_envs() {
+        match value {
+            Some(value) => export.env(name, value),
+            None => export.env_remove(name),
+        };
+    }
+    // The runner puts its cache on the `PATH` of the program that it runs.
+    let result: RunResult = deadline::output(export.env("PATH", &folder).args(["export", "claude"])).into();
+    let result = result.expect(0);
+    assert!(result.stderr.contains("in the cache of `uvx`"), "{}", result.stderr);
+    assert!(result.stderr.contains("`uv tool install toolcrib`"), "{}", result.stderr);
+    let written: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    assert_eq!(written["mcpServers"]["toolcrib"]["command"], path_text(&program));
+}
+
+#[test]
 fn export_dry_run_check_write_and_undo() {
     let home = Home::with_demo_servers();
     let file = write_claude_file(&home, CLAUDE);
@@ -242,7 +267,7 @@ fn import_reports_every_entry_and_keeps_config() {
     let before = fs::read_to_string(home.config()).unwrap();
     let shown = run(&home, &["import", "--dry-run"]).expect(0);
     assert!(shown.stdout.contains("would import `Files`"), "{}", shown.stdout);
-    assert!(shown.stdout.contains("`${secret:api-key}`"), "{}", shown.stdout);
+    assert!(shown.stdout.contains("`${secret:files-api-key}`"), "{}", shown.stdout);
     assert!(!shown.stdout.contains("was stored"), "{}", shown.stdout);
     assert_eq!(fs::read_to_string(home.config()).unwrap(), before);
     let asked = run(&home, &["import"]).expect(2);

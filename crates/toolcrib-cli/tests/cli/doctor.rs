@@ -50,6 +50,30 @@ fn doctor_reports_every_check_with_its_fix() {
 }
 
 #[test]
+fn doctor_of_one_server_is_about_that_server() {
+    let broken = "[servers.invalid]\ncomand = 'x'\n[servers.ls]\ncommand = 'echo'\nargs = ['hello there']\n\
+                  [servers.down]\nurl = 'http://127.0.0.1:1/mcp'\n";
+    let home = Home::new(&format!("{}\n{broken}", server("echo", "echo")));
+    let shown = home.run(&["doctor", "echo"]).expect(0).stdout;
+    assert!(shown.contains("`echo`, no problems"), "{shown}");
+    let shown = home.run(&["doctor", "ls"]).expect(2).stdout;
+    assert!(shown.contains("wrote `hello there`, which is not a message"), "{shown}");
+    let shown = home.run(&["doctor", "down"]).expect(2).stdout;
+    assert!(shown.contains("cannot be reached") && !shown.contains("next attempt"), "{shown}");
+    for command in [&["status", "invalid"][..], &["call", "invalid", "x"]] {
+        let shown = home.run(command).expect(6).stderr;
+        assert_eq!(shown.matches("error: ").count(), 1, "{shown}");
+        let (_, error) = shown.split_once("error: ").unwrap();
+        assert!(
+            error.contains("unknown key `comand`") && error.contains("did you mean `command`?"),
+            "{shown}"
+        );
+        let reports = shown.lines().filter(|line| line.contains("unknown key") && !line.contains("warning"));
+        assert_eq!(reports.count(), 1, "{shown}");
+    }
+}
+
+#[test]
 fn doctor_starts_servers_in_the_gateway() {
     let home = Home::with_demo_servers();
     let gateway = home.serve(&["-q"]);

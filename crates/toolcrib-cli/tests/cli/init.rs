@@ -123,6 +123,8 @@ fn init_replaces_servers_of_all_agents_and_undo_restores_all_bytes() {
     assert!(planned.stdout.contains("install the service `toolcrib` (systemd)"), "{}", planned.stdout);
     assert!(planned.stderr.contains("hint: toolcrib init --yes"), "{}", planned.stderr);
     run_discreetly(&home, &["init", "--json"]).expect(2);
+    let shown = run_discreetly(&home, &["init", "--dry-run"]).expect(0);
+    assert!(shown.stdout == planned.stdout && shown.stderr.is_empty(), "{}", shown.stderr);
     assert!(read_files(&home) == before && !home.config().exists(), "a plan writes nothing");
 
     let report = run_discreetly(&home, &["init", "--yes", "--json"]).expect(0).json();

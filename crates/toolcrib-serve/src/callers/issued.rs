@@ -66,12 +66,13 @@ impl IssuedCallersSpec {
         }
     }
 
-    /// Returns the rights of a caller. Groups that are not declared have no meaning.
+    /// Returns the rights of a caller. Groups that are not declared, or not for this issuer, have no meaning.
     fn rights(&self, issuer: &str, subject: &str, claimed: &[String]) -> Result<IssuedRights, TokenError> {
         let name = format!("{issuer}:{subject}");
         let own = self.callers.iter().find(|caller| caller.name == name);
-        let claimed = claimed.iter().chain(own.iter().flat_map(|own| &own.groups));
         let declared = |name: &str| self.groups.iter().find(|group| group.name == name);
+        let claimed = claimed.iter().filter(|name| declared(name).is_some_and(|group| group.trusts(issuer)));
+        let claimed = claimed.chain(own.iter().flat_map(|own| &own.groups));
         let groups: BTreeSet<String> =
             collect_map(claimed.filter_map(|name| Some(declared(name)?.name.clone())));
         let accepted = self.issuers.iter().find(|spec| spec.name == issuer).map(|spec| &spec.groups);

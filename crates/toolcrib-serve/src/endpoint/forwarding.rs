@@ -19,7 +19,7 @@ use super::relayed_events::RelayedEvents;
 use super::sessions::{self, SessionError, session_error};
 use super::{error_response, event_response, json_response, overloaded};
 use crate::body::ResponseBody;
-use crate::caller_assertion::{FORWARDED, ForwardedTarget, request_path};
+use crate::caller_assertion::{BodyDigest, FORWARDED, ForwardedTarget, request_path};
 use crate::client_memory::MemoryClaim;
 use crate::gateway::ConnectionContext;
 use crate::replicas::{NoResponse, Replicas};
@@ -41,7 +41,10 @@ const MAX_OWNERS: usize = 3;
 
 /// Marks a request that another replica has forwarded. It is not forwarded again.
 #[derive(Debug, Clone, Copy)]
-struct FromReplica;
+struct FromReplica {
+    /// The digest of its body at that replica.
+    body: BodyDigest,
+}
 
 /// A request on its way to the replica that owns its subject.
 struct OutgoingRequest<'a> {
@@ -69,14 +72,14 @@ pub(super) fn accept(
 ) -> Result<EndpointScope, Box<Response<ResponseBody>>> {
     let verified = replicas.verify(request.method(), request.uri(), request.headers(), wall_time());
     let assertion = verified.map_err(refuse)?;
-    let access = conn.gateway.callers.find_asserted(&assertion).ok_or_else(|| {
+    let access = conn.gateway.callers.find_asserted(&assertion.caller).ok_or_else(|| {
         refuse("its caller is not known here with the same rights; give all replicas the same callers")
     })?;
     conn.login.succeed();
     if let Some(address) = conn.peer.address {
         replicas.record_peer(address);
     }
-    request.extensions_mut().insert(FromReplica);
+    request.extensions_mut().insert(FromReplica { body: assertion.body });
     super::endpoint_scope(conn, access, request.uri(), request.headers())
 }
 
@@ -97,7 +100,11 @@ pub(super) async fn forward_elsewhere(
     body: &Bytes,
 ) -> Option<Response<ResponseBody>> {
     let request = OutgoingRequest { conn, replicas, scope, received, body };
-    let is_from_replica = received.extensions().get::<FromReplica>().is_some();
+    let from_replica = received.extensions().get::<FromReplica>();
+    if from_replica.is_some_and(|from| from.body != BodyDigest::new(body)) {
+        return Some(*refuse("its body was changed on the way"));
+    }
+    let is_from_replica = from_replica.is_some();
     match headers::session_id(received.headers()) {
         Some(id) => {
             let sessions = &conn.gateway.sessions;
@@ -134,20 +141,28 @@ impl OutgoingRequest<'_> {
     }
 
     /// Forwards a request in a session. The id names the replica that has opened the session, and its record the replica that
-    /// has it now; if that one is gone, the session is opened here.
+    /// has it now, which is remembered; if that one is gone, the session is opened here.
     async fn forward_in_session(&self, id: &str) -> Option<Response<ResponseBody>> {
         let sessions = &self.conn.gateway.sessions;
         let mut tried: Vec<String> = Vec::new();
-        let mut next = self.replicas.own.owner(OwnedKind::Session, id).filter(|owner| self.can_send(owner));
+        let named = self.replicas.own.owner(OwnedKind::Session, id);
+        let known = self.replicas.moved_to(id).or_else(|| named.clone());
+        let mut next = known.filter(|owner| self.can_send(owner));
         for _ in 0..MAX_OWNERS {
             if let Some(owner) = next.take() {
                 match self.send(&owner).await {
-                    Forwarded::Response(response) => return Some(response),
-                    Forwarded::NotOwner => {}
+                    Forwarded::Response(response) => {
+                        if named.as_ref() != Some(&owner) {
+                            self.replicas.record_move(id, &owner);
+                        }
+                        return Some(response);
+                    }
+                    Forwarded::NotOwner => self.replicas.forget_move(id),
                     Forwarded::Failed(failure) if failure.may_be_sent && self.is_call() => {
                         return Some(self.lost_call(&owner, &failure.reason));
                     }
                     Forwarded::Failed(failure) if failure.is_gone => {
+                        self.replicas.forget_move(id);
                         tracing::info!(replica = owner, "a replica is gone: {}", failure.reason);
                     }
                     Forwarded::Failed(failure) => return Some(self.unavailable(&owner, &failure.reason)),
@@ -205,7 +220,8 @@ impl OutgoingRequest<'_> {
         };
         let received = self.received;
         let target = ForwardedTarget::new(owner, received.method(), received.uri(), received.headers());
-        let assertion = caller.encode(&self.replicas.own, &target, wall_time());
+        let digest = BodyDigest::new(self.body);
+        let assertion = caller.encode(&self.replicas.own, &target, digest, wall_time());
         let assertion = assertion.and_then(|value| HeaderValue::try_from(value).ok());
         let (Some(assertion), Ok(url)) =
             (assertion, format!("{owner}{}", request_path(received.uri())).parse())

@@ -16,7 +16,7 @@ use crate::service::McpService;
 use crate::service::session_record::SessionNotice;
 use crate::session::Sessions;
 
-/// Pause before revocations are read again from a store that did not answer.
+/// Pause before changes are read again from a store that did not answer.
 const RETRY_DELAY: Duration = Duration::from_secs(5);
 
 /// Spawns the tasks of a gateway on a store that other gateways use. They end when the sessions are closed.
@@ -42,6 +42,7 @@ pub(super) fn spawn_watchers(
         notices: store.watch(StoreKind::Session),
         tasks: tasks.clone(),
         closed: sessions.closed().clone(),
+        latest: sessions.closed().child_token(),
     };
     tasks.spawn_boxed(sessions.run());
 }
@@ -104,6 +105,8 @@ struct SessionWatcher {
     /// Owns the changes, because a subscription may have to start a server.
     tasks: TaskTracker,
     closed: CancellationToken,
+    /// Ends the check of all sessions that was started last, when the next one starts.
+    latest: CancellationToken,
 }
 
 impl SessionWatcher {
@@ -111,29 +114,34 @@ impl SessionWatcher {
         while let Some(notice) = next_notice(&mut self.notices, &self.closed).await {
             let Some(sessions) = self.sessions.upgrade() else { return };
             match notice {
-                StoreNotice::Changed(name) => self.apply(sessions, vec![SessionNotice::parse(&name)]),
+                StoreNotice::Changed(name) => {
+                    self.apply(sessions, vec![SessionNotice::parse(&name)], self.closed.clone());
+                }
                 _ => {
+                    self.latest.cancel();
+                    self.latest = self.closed.child_token();
                     let notices = sessions.ids().into_iter().map(SessionNotice::Changed).collect();
-                    self.apply(sessions, notices);
+                    self.apply(sessions, notices, self.latest.clone());
                 }
             }
         }
     }
 
-    fn apply(&self, sessions: Arc<Sessions>, notices: Vec<SessionNotice>) {
+    /// Applies changes one after the other, until `stop` is cancelled. A change that cannot be read is tried again.
+    fn apply(&self, sessions: Arc<Sessions>, notices: Vec<SessionNotice>, stop: CancellationToken) {
         let service = self.service.clone();
-        let closed = self.closed.clone();
         let changes = async move {
             for notice in notices {
-                if let Err(error) = sessions.apply_notice(&service, &notice).await {
+                while let Err(error) = sessions.apply_notice(&service, &notice).await {
                     tracing::warn!("cannot read what another gateway changed in a session: {error}");
+                    sleep(RETRY_DELAY).await;
                 }
             }
         };
         self.tasks.spawn_boxed(async move {
             tokio::select! {
                 () = changes => {}
-                () = closed.cancelled() => {}
+                () = stop.cancelled() => {}
             }
         });
     }

@@ -123,8 +123,18 @@ impl SessionClientState {
     /// Writes the record for other gateways. Returns `None` if there are none.
     pub(crate) fn put_record(&self, ttl: Duration) -> Option<StoreResult<()>> {
         let shared = self.shared.as_ref()?;
+        Some(shared.put(&self.shared_record(shared), ttl))
+    }
+
+    /// Extends the life of the record for other gateways. Returns `None` if there are none.
+    pub(crate) fn renew_record(&self, ttl: Duration) -> Option<StoreResult<bool>> {
+        let shared = self.shared.as_ref()?;
+        Some(shared.renew(&self.shared_record(shared), ttl))
+    }
+
+    fn shared_record(&self, shared: &SharedSession) -> SessionRecord {
         let log_level = *self.log_level.lock().ignore_poison();
-        Some(shared.put(&self.scope, log_level, self.subscribed_uris(), ttl))
+        shared.record(&self.scope, log_level, self.subscribed_uris())
     }
 
     /// Returns the record with which another process can continue the session.

@@ -178,20 +178,29 @@ impl SharedSession {
         StoreKey::new(StoreKind::Session, &self.id)
     }
 
-    /// Writes the record.
-    pub(crate) fn put(
+    /// Returns the record.
+    pub(crate) fn record(
         &self,
         scope: &EndpointScope,
         log_level: Option<LogLevel>,
         subscriptions: Vec<String>,
-        ttl: Duration,
-    ) -> StoreResult<()> {
-        let record = SessionRecord {
+    ) -> SessionRecord {
+        SessionRecord {
             writer: self.writer.clone(),
             owner: self.owner.clone(),
             ..SessionRecord::new(scope, self.params.clone(), log_level, subscriptions)
-        };
+        }
+    }
+
+    /// Writes the record.
+    pub(crate) fn put(&self, record: &SessionRecord, ttl: Duration) -> StoreResult<()> {
         self.store.put(self.key(), record.to_bytes(), Some(ttl))
+    }
+
+    /// Extends the life of the record. Fails with `false` if the store has another one.
+    pub(crate) fn renew(&self, record: &SessionRecord, ttl: Duration) -> StoreResult<bool> {
+        let record = record.to_bytes();
+        self.store.replace(self.key(), &record, record.clone(), Some(ttl))
     }
 
     /// Announces a change of the record to other gateways.

@@ -10,6 +10,7 @@ use toolcrib::protocol::era::client::{CANCELLED, LOG_MESSAGE, PROGRESS};
 use toolcrib::protocol::era::{input, meta};
 use toolcrib::protocol::json::object::{Object, as_string, to_json_string};
 use toolcrib::protocol::jsonrpc::{RequestId, ResponsePayload, encode_notification, encode_request};
+use toolcrib::util::encoding;
 use toolcrib::util::locks::IgnorePoison as _;
 use toolcrib::{CallUpdate, ServerRequest, UpdateSink};
 
@@ -27,6 +28,8 @@ const MAX_CANCEL_REASONS: usize = 64;
 const MAX_REASON_CHARS: usize = 1000;
 /// Prefix of the ids of the gateway's requests to clients, followed by a number.
 const ID_PREFIX: &str = "tc-";
+/// The number above which the questions of a session that was opened elsewhere are numbered.
+const ELSEWHERE: u64 = 1 << 40;
 
 /// Sends messages to a client.
 pub(crate) trait MessageSink: std::fmt::Debug + Clone + Send + Sync + 'static {
@@ -78,6 +81,13 @@ impl PendingQuestions {
     /// Sets the number after which questions are numbered.
     pub(crate) fn set_last_number(&self, number: u64) {
         self.state().last_number = number;
+    }
+
+    /// Numbers questions from a random start, so that answers to questions of another gateway, which had the session open before, are not
+    /// taken for answers to later ones.
+    pub(crate) fn start_elsewhere(&self) {
+        let random = encoding::random_hex().and_then(|digits| u64::from_str_radix(&digits[..10], 16).ok());
+        self.set_last_number(ELSEWHERE + random.unwrap_or_default());
     }
 
     /// Returns the number of the last question.

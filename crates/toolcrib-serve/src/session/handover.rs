@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -39,8 +39,12 @@ pub(crate) struct SessionHandover {
     inherited: Mutex<HashMap<String, InheritedSession>>,
     /// True while the previous process may hand over more.
     is_receiving: AtomicBool,
+    /// True if `predecessor` is set.
+    has_predecessor: AtomicBool,
     /// Receives messages of clients for the previous process.
     predecessor: Mutex<Option<UnboundedSender<Value>>>,
+    /// Sessions that another process found in the store and opened while they had requests in progress here, by id.
+    left: Mutex<HashMap<String, Weak<Session>>>,
     /// Notified whenever a session was added, and when the previous process has ended.
     changed: Notify,
 }
@@ -82,6 +86,17 @@ impl InheritedSession {
 impl SessionHandover {
     fn inherited(&self) -> MutexGuard<'_, HashMap<String, InheritedSession>> {
         self.inherited.lock().ignore_poison()
+    }
+
+    /// Remembers a session that is open elsewhere from now on, for as long as it has requests in progress.
+    pub(super) fn remember_left(&self, id: &str, session: &Arc<Session>) {
+        let mut left = self.left.lock().ignore_poison();
+        left.retain(|_, session| session.strong_count() > 0);
+        left.insert(id.to_owned(), Arc::downgrade(session));
+    }
+
+    pub(super) fn find_left(&self, id: &str) -> Option<Arc<Session>> {
+        self.left.lock().ignore_poison().get(id)?.upgrade()
     }
 
     pub(super) fn remove_expired(&self, now: Instant) {
@@ -174,15 +189,17 @@ impl Sessions {
 
     /// Sets where messages for the previous process go while that may hand over more sessions; `None` once it has ended.
     pub(crate) fn set_predecessor(&self, messages: Option<UnboundedSender<Value>>) {
-        let messages = messages.filter(|_| self.shared.is_none());
-        self.handover.is_receiving.store(messages.is_some(), Ordering::Release);
+        // With a store, the sessions are there.
+        let is_receiving = messages.is_some() && self.shared.is_none();
+        self.handover.is_receiving.store(is_receiving, Ordering::Release);
+        self.handover.has_predecessor.store(messages.is_some(), Ordering::Release);
         *self.handover.predecessor.lock().ignore_poison() = messages;
         self.handover.changed.notify_waiters();
     }
 
     /// Passes an answer or a cancellation back to the previous process, whose question or request it may be about.
     pub(crate) fn pass_back(&self, session: &Session, message: &ClientMessage) {
-        if !self.handover.is_receiving.load(Ordering::Acquire) {
+        if !self.handover.has_predecessor.load(Ordering::Acquire) {
             return;
         }
         let text = match message {
@@ -204,7 +221,8 @@ impl Sessions {
     /// Handles a message that the next process has passed back.
     pub(crate) fn receive_passed_back(&self, message: &Value) {
         let id = message["id"].as_str().unwrap_or_default();
-        let Some(session) = self.state().sessions.get(id).cloned() else { return };
+        let open = self.state().sessions.get(id).cloned();
+        let Some(session) = open.or_else(|| self.handover.find_left(id)) else { return };
         let text = message["message"].as_str().unwrap_or_default().to_owned();
         if let Ok(message) = ClientMessage::parse(&text.into()) {
             session.client.receive_reply(message);

@@ -8,6 +8,7 @@
 //! only when the owner is gone. Otherwise every gateway that gets a request opens the session.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 use toolcrib::protocol::json::object::Object;
@@ -142,6 +143,7 @@ impl Sessions {
         let params = Some(&record.params);
         let client = SessionClientState::new(service, scope.clone().with_client(params), params, None);
         let client = shared.share(client, id, params);
+        client.questions.start_elsewhere();
         client.apply_record(service, &record).await;
         let opened = self.insert_restored(id.to_owned(), client, memory);
         Ok(opened.map_or(RestoredSession::Unknown, RestoredSession::Open))
@@ -232,25 +234,55 @@ impl Sessions {
 
     /// Renews the records of sessions that were used since the last renewal.
     pub(super) async fn renew_records(&self, now: Instant) -> Result<(), StoreError> {
-        let replies: Vec<StoreResult<()>> = {
+        let renewals: Vec<PendingRenewal> = {
             let mut state = self.state();
             let last_renewal = state.last_renewal.replace(now);
-            let used = state.sessions.values().filter(|session| {
+            let used = state.sessions.iter().filter(|(_, session)| {
                 !session.is_idle() || last_renewal.is_none_or(|last| session.last_used() >= last)
             });
-            used.filter_map(|session| {
+            used.filter_map(|(id, session)| {
                 let idle = if session.is_idle() { now - session.last_used() } else { Default::default() };
-                session.client.put_record(RECORD_TTL.saturating_sub(idle))
+                let ttl = RECORD_TTL.saturating_sub(idle);
+                let renewed = session.client.renew_record(ttl)?;
+                Some(PendingRenewal { id: id.clone(), ttl, renewed })
             })
             .collect()
         };
         let mut result = Ok(());
-        for reply in replies {
-            let reply = StoreReply::wait(reply).await;
-            result = result.and(reply);
+        for PendingRenewal { id, ttl, renewed } in renewals {
+            let renewed = match StoreReply::wait(renewed).await {
+                Ok(true) => Ok(()),
+                Ok(false) => self.recover_record(&id, ttl).await,
+                Err(error) => Err(error),
+            };
+            result = result.and(renewed);
         }
         result
     }
+
+    /// Acts on a record that is not the one of this gateway. A session that another replica has taken over, although its notice
+    /// was lost, is left to it; a record that the store has lost is written again.
+    async fn recover_record(&self, id: &str, ttl: Duration) -> Result<(), StoreError> {
+        let Some(shared) = &self.shared else { return Ok(()) };
+        let record = shared.find_record(id).await?;
+        let is_taken = record.is_some_and(|record| record.owner.is_some() && record.writer != shared.writer);
+        if is_taken && shared.replica.is_some() {
+            self.hand_over(id);
+            return Ok(());
+        }
+        let client = self.state().sessions.get(id).map(|session| session.client.clone());
+        match client.and_then(|client| client.put_record(ttl)) {
+            Some(stored) => stored.wait().await,
+            None => Ok(()),
+        }
+    }
+}
+
+/// A record whose life is being extended.
+struct PendingRenewal {
+    id: String,
+    ttl: Duration,
+    renewed: StoreResult<bool>,
 }
 
 fn key(id: &str) -> StoreKey<'_> {

@@ -1,9 +1,13 @@
-//! Tests of how sessions end: on request, when idle, and when there are too many.
+//! Tests of how sessions end: on request, when idle, when there are too many, and when another replica takes them over.
 
 use toolcrib::Caller;
+use toolcrib::store::{SigningKey, StoreKey, StoreKind};
 
+use super::shared::RestoredSession;
 use super::*;
+use crate::client_memory::{ClientMemory, MemoryAccount};
 use crate::service::{CatalogScope, McpService};
+use crate::tests::delayed_store::DelayedStore;
 
 fn service() -> McpService {
     McpService::new(toolcrib::Crib::builder().build().unwrap())
@@ -127,4 +131,39 @@ async fn session_is_idle_when_its_last_user_is_dropped() {
     assert!(!session.is_idle(), "its stream is open");
     drop(hold);
     assert!(session.is_idle());
+}
+
+#[tokio::test]
+async fn renewal_leaves_a_session_that_was_taken_over_to_its_owner() {
+    let store: Arc<dyn Store> = Arc::new(DelayedStore::new());
+    let service = service();
+    let key = || SigningKey::from_bytes(&[7; 32]).unwrap();
+    // Without the tasks of a gateway, so that no notice arrives.
+    let [first, second] = ["http://a:1", "http://b:1"].map(|address| {
+        let replica = Arc::new(Replica::new(address, key()).unwrap());
+        Sessions::new(10).with_store(&store, Some(&replica))
+    });
+    let scope = EndpointScope::local();
+    let client = SessionClientState::new(&service, scope.clone(), None, None);
+    let id = first.open(client, None, None).unwrap().id;
+    first.save(&id).await.unwrap();
+    let owner = async || second.find_owner(&id, &scope).await.unwrap().unwrap().address;
+    assert_eq!(owner().await.as_deref(), Some("http://a:1"));
+    let total = Arc::new(ClientMemory::new(1 << 20));
+    let memory = MemoryClaim::for_body(MemoryAccount { total, caller: scope.access.memory.clone() });
+    let restored = second.restore(&service, &id, &scope, memory).await.unwrap();
+    assert!(matches!(restored, RestoredSession::Open(_)) && first.contains(&id));
+    let restored = second.find(&id, &scope).unwrap();
+    assert!(restored.client.questions.last_number() >= 1 << 40, "questions of the first have other numbers");
+    let in_progress = first.find(&id, &scope).unwrap();
+    first.renew_records(Instant::now()).await.unwrap();
+    assert_eq!(owner().await.as_deref(), Some("http://b:1"));
+    assert!(!first.contains(&id) && second.contains(&id));
+    assert!(first.handover.find_left(&id).is_some(), "answers for its requests in progress are passed on");
+    drop(in_progress);
+    assert!(first.handover.find_left(&id).is_none());
+    // A record that the store has lost comes back.
+    store.remove(StoreKey::new(StoreKind::Session, &id)).wait().await.unwrap();
+    second.renew_records(Instant::now()).await.unwrap();
+    assert_eq!(owner().await.as_deref(), Some("http://b:1"));
 }

@@ -277,6 +277,29 @@ async fn reload_revokes_logins_whose_issuer_or_rights_changed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn token_names_only_groups_of_its_issuer() {
+    let issuer = TestIssuer::new();
+    let keys = issuer.folder.path().join("keys.json");
+    let groups = format!(
+        "[issuers.partner]\nissuer = 'https://partner.example'\njwks = '{}'\n\
+         [groups.dev]\nissuers = ['corp']\n[groups.ops]\nissuers = ['partner']\nadmin = true\n",
+        keys.display()
+    );
+    let token = issuer.token(1000, &json!({"groups": ["dev", "ops"]}));
+    let access = authenticate_with(&issuer, &groups, &token).await;
+    assert_eq!((access.caller.groups(), access.admin), (&["dev".to_owned()][..], false));
+    let declared = format!("{groups}[callers.'corp:ada']\ngroups = ['ops']\n");
+    let access = authenticate_with(&issuer, &declared, &token).await;
+    assert!(access.admin, "the config itself may put a caller into any group");
+}
+
+async fn authenticate_with(issuer: &TestIssuer, config: &str, token: &str) -> Arc<AuthenticatedCaller> {
+    let gateway = issuer.gateway(config);
+    assert_eq!(status(&initialize(&gateway, "/mcp", token).await), "200");
+    authenticate(&gateway, token).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
 async fn issuer_without_keys_is_not_the_fault_of_the_token() {
     let issuer = TestIssuer::new();
     let gateway = issuer.gateway("");

@@ -13,7 +13,7 @@ use toolcrib::{Crib, ServerLimits, ServerSpec, Toolbox};
 use super::delayed_store::DelayedStore;
 use super::transparency::raw_server::{RawServer, respond_in_session};
 use super::*;
-use crate::caller_assertion::{CallerAssertion, ForwardedTarget};
+use crate::caller_assertion::{BodyDigest, CallerAssertion, ForwardedTarget};
 
 const CALLERS: &str = "[callers.one]\ntoken = 'first'\n[callers.two]\ntoken = 'second'\n";
 const KEY: [u8; 32] = [7; 32];
@@ -289,6 +289,21 @@ async fn session_of_a_silent_owner_is_taken_over() {
 }
 
 #[tokio::test]
+async fn session_that_has_moved_is_found_without_the_store() {
+    let store = Arc::new(DelayedStore::new());
+    let mut first = TestReplica::start(&store, CALLERS).await;
+    let second = TestReplica::start(&store, CALLERS).await;
+    let third = TestReplica::start(&store, CALLERS).await;
+    let client = first.open_session("first").await;
+    first.kill().await;
+    assert_eq!(second.ping(&client).await, "200");
+    assert_eq!(third.ping(&client).await, "200");
+    assert!(second.has_session(&client) && !third.has_session(&client));
+    store.set_failing(true);
+    assert_eq!(third.ping(&client).await, "200");
+}
+
+#[tokio::test]
 async fn forged_statements_are_refused_and_nothing_is_forwarded_twice() {
     let store = Arc::new(DelayedStore::new());
     let owner = TestReplica::start(&store, CALLERS).await;
@@ -305,12 +320,14 @@ async fn forged_statements_are_refused_and_nothing_is_forwarded_twice() {
         let signer = Replica::new("http://x", SigningKey::from_bytes(&[key; 32]).unwrap()).unwrap();
         let method = &hyper::Method::POST;
         let target = ForwardedTarget { owner: to.replica.address(), method, path: "/mcp", session };
-        caller.encode(&signer, &target, wall_time()).unwrap()
+        caller.encode(&signer, &target, BodyDigest::new(PING.as_bytes()), wall_time()).unwrap()
     };
-    let send = async |to: &TestReplica, header: &str, session: &str| {
+    let send_body = async |to: &TestReplica, header: &str, session: &str, body: &str| {
         let headers = format!("|Toolcrib-Forwarded: {header}|Mcp-Session-Id: {session}");
-        to.send("POST", &headers, PING).await.read_to_end().await
+        to.send("POST", &headers, body).await.read_to_end().await
     };
+    let send =
+        async |to: &TestReplica, header: &str, session: &str| send_body(to, header, session, PING).await;
     let session = &client.session;
     let header = sign(&caller, &owner, session, 7);
     assert_eq!(status(&send(&owner, &header, session).await), "200");
@@ -328,6 +345,10 @@ async fn forged_statements_are_refused_and_nothing_is_forwarded_twice() {
         assert_eq!(status(&response), "403", "{why}: {response}");
         assert!(response.contains("a forwarded request was refused"), "{response}");
     }
+    let changed = call(1, "echo", &json!({}));
+    let response = send_body(&owner, &sign(&caller, &owner, session, 7), session, &changed).await;
+    assert!(status(&response) == "403" && response.contains("its body was changed"), "{response}");
+    assert!(owner.received.lock().unwrap().iter().all(|message| message["method"] != "tools/call"));
     // A replica that does not have the session says so.
     let misdirected = send(&other, &sign(&caller, &other, session, 7), session).await;
     assert_eq!(status(&misdirected), "421", "{misdirected}");

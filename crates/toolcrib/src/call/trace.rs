@@ -1,5 +1,6 @@
 //! Facts that are collected about a call while it runs.
 
+use std::cell::Cell;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -77,9 +78,24 @@ impl CallFacts {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CallTrace(Option<Arc<Mutex<CallFacts>>>);
 
+thread_local! {
+    /// The memory of a call that ended on this thread, for the next one that starts on it.
+    static SPARE: Cell<Option<Arc<Mutex<CallFacts>>>> = const { Cell::new(None) };
+}
+
 impl CallTrace {
     pub(crate) fn enabled() -> Self {
-        Self(Some(Arc::default()))
+        // A call may start or end while its thread ends.
+        Self(Some(SPARE.try_with(Cell::take).ok().flatten().unwrap_or_default()))
+    }
+
+    /// Keeps the memory for the next call, unless a call that goes on still uses it.
+    pub(crate) fn recycle(self) {
+        let Some(mut facts) = self.0 else { return };
+        if let Some(Ok(unused)) = Arc::get_mut(&mut facts).map(Mutex::get_mut) {
+            *unused = CallFacts::default();
+            let _ = SPARE.try_with(|spare| spare.set(Some(facts)));
+        }
     }
 
     /// Updates the facts, if they are collected.
@@ -98,5 +114,28 @@ impl CallTrace {
     /// Returns the facts, if they are collected.
     pub(crate) fn facts(&self) -> Option<MutexGuard<'_, CallFacts>> {
         self.0.as_ref().map(|facts| facts.lock().ignore_poison())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn next_call_of_a_thread_gets_empty_facts() {
+        let address = |trace: &CallTrace| trace.0.as_ref().map(Arc::as_ptr);
+        let first = CallTrace::enabled();
+        first.record(|facts| facts.attempts = 3);
+        let memory = address(&first);
+        first.recycle();
+        let second = CallTrace::enabled();
+        assert_eq!(address(&second), memory);
+        assert_eq!(second.facts().unwrap().attempts, 0);
+        // A call that was suspended goes on with its facts.
+        second.record(|facts| facts.attempts = 2);
+        let suspended = second.clone();
+        second.recycle();
+        assert_ne!(address(&CallTrace::enabled()), memory);
+        assert_eq!(suspended.facts().unwrap().attempts, 2);
     }
 }

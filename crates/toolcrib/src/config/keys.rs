@@ -432,15 +432,11 @@ const ISSUER: &[ConfigKey] = &[
     key("caller-claim", Text, "sub", "Claim with the name of the caller; `a.b` is member `b` of claim `a`"),
     key("groups-claim", Text, "groups", "Claim with the groups of the caller"),
     key("scopes", TextList, "[]", "Scopes that clients are told to ask for; tokens need not have them"),
-    key(
-        "groups",
-        TextList,
-        "[]",
-        "Groups of which a caller must be in one; without it, everyone is accepted",
-    ),
+    key("groups", TextList, "[]", "Groups of which a caller must be in one; without it, all are accepted"),
 ];
 
 const GROUP: &[ConfigKey] = &[
+    key("issuers", TextList, "all of them", "Issuers whose tokens may name the group"),
     key("admin", Boolean, "false", "Whether members may use the admin API, `/api/v1`"),
     key(
         "allow",

@@ -436,7 +436,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.message)?;
         match self.0.delivery {
-            Some(delivery) => write!(f, " ({})", delivery.description()),
+            Some(delivery) => write!(f, "; {}", delivery.description()),
             None => Ok(()),
         }
     }
@@ -489,9 +489,9 @@ mod tests {
             assert_eq!(error.data()["sent"], if maybe { "maybe" } else { "never" }, "{kind:?}");
             assert_eq!(
                 error.clone().mark_dispatched().to_string(),
-                if maybe { "no (it may have run)" } else { "no" }
+                if maybe { "no; the call may have run" } else { "no" }
             );
-            assert_eq!(error.mark_not_sent().mark_dispatched().to_string(), "no (it was never sent)");
+            assert_eq!(error.mark_not_sent().mark_dispatched().to_string(), "no; the call was not sent");
         }
     }
     #[test]

@@ -195,7 +195,7 @@ pub struct CallClient {
 /// The parts of the duration of a call. What they leave over is the gateway's own time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CallTiming {
-    /// Until the target was found and the access rules and people had decided; zero if they denied the call.
+    /// Until the target was found and the access rules and people had decided; the whole duration if they denied the call.
     pub policy: Duration,
     /// The wait for the start or restart of the server; zero if it was running.
     pub start: Duration,

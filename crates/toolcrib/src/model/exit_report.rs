@@ -122,9 +122,13 @@ const MISSING_VARIABLE_SIGNS: [&str; 14] = [
 impl fmt::Display for ExitReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.exit_text())?;
-        match self.summary_line() {
-            Some(line) => write!(f, ": {line}"),
-            None => Ok(()),
+        match (self.summary_line(), self.exit) {
+            // A process that is killed has no chance to print why.
+            (Some(line), Some(ProcessExit::Signal(_) | ProcessExit::ShimKilled)) => {
+                write!(f, ", last stderr line: {line}")
+            }
+            (Some(line), _) => write!(f, ": {line}"),
+            (None, _) => Ok(()),
         }
     }
 }
@@ -157,6 +161,12 @@ mod tests {
         ] {
             assert_eq!(report("npx", stderr).to_string(), expected);
         }
+    }
+
+    #[test]
+    fn summary_of_a_killed_server_is_not_its_last_line() {
+        let killed = ExitReport { exit: Some(ProcessExit::Signal(9)), ..report("server", "ready\n") };
+        assert_eq!(killed.to_string(), "killed by SIGKILL, last stderr line: ready");
     }
 
     #[test]

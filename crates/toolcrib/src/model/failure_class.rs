@@ -129,8 +129,8 @@ impl Delivery {
     /// Returns the text for messages.
     pub const fn description(self) -> &'static str {
         match self {
-            Self::NotSent => "it was never sent",
-            Self::MaybeSent => "it may have run",
+            Self::NotSent => "the call was not sent",
+            Self::MaybeSent => "the call may have run",
         }
     }
 }

@@ -20,6 +20,8 @@ use crate::spec::{Endpoint, HttpSpec, ServerId, ServerSpec};
 
 /// The scope that asks for a refresh token.
 const OFFLINE_ACCESS: &str = "offline_access";
+/// Maximum size of all scopes of a request.
+const MAX_SCOPE_BYTES: usize = 8 << 10;
 
 /// A login that has been prepared: the authorization server is known, and this client is registered.
 pub(super) struct LoginAttempt {
@@ -56,6 +58,7 @@ impl LoginAttempt {
         let known = known_client(remote, &secrets, earlier.as_ref(), &discovered, redirect_uri)?;
         let client = find_client(&fetcher, &discovered.issuer, known, flow).await?;
         let scopes = choose_scopes(&remote.auth.scopes, &discovered, earlier.as_ref());
+        check_scopes(&scopes)?;
         Ok(Self {
             server: spec.id.clone(),
             logins: logins.clone(),
@@ -162,6 +165,18 @@ fn choose_scopes(
         }
     }
     scopes
+}
+
+/// Checks that the scopes fit into the URL that a browser opens.
+fn check_scopes(scopes: &[String]) -> Result<(), OAuthError> {
+    let size: usize = scopes.iter().map(|scope| scope.len() + 1).sum();
+    if size <= MAX_SCOPE_BYTES {
+        return Ok(());
+    }
+    let count = scopes.len();
+    let message =
+        format!("the server asks for {count} scopes, which are too long for a request; set `auth.scopes`");
+    Err(OAuthError::new(OAuthErrorKind::InvalidMetadata, message))
 }
 
 fn known_client(

@@ -18,7 +18,7 @@ use super::error::{OAuthError, OAuthErrorKind};
 use super::fetch::{Fetcher, Form};
 use super::stored_login::{Logins, StoredLogin};
 use super::token_exchange::ExchangeSource;
-use super::token_request::{TokenEndpoint, Tokens, is_header_safe};
+use super::token_request::{MAX_TOKEN_BYTES, TokenEndpoint, Tokens, is_header_safe};
 use crate::model::error::{Error, ErrorKind};
 use crate::model::failure_class::FailureClass;
 use crate::model::hint::Hint;
@@ -33,8 +33,6 @@ use crate::util::tasks::SpawnBoxed as _;
 
 /// Pause before a token that is still valid is renewed again, if the authorization server cannot be reached.
 const RENEW_RETRY: Duration = Duration::from_secs(5);
-/// Maximum size of a token that a program prints.
-const MAX_TOKEN_BYTES: u64 = 64 << 10;
 /// Time limit for a program that prints a token.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -286,7 +284,9 @@ impl BearerTokens {
         match self.renew_login(logins, stale).await {
             // The token is still valid; renewing it is tried again later.
             Err(error)
-                if error.kind() == OAuthErrorKind::Unreachable && !is_refused && login.is_valid(now) =>
+                if matches!(error.kind(), OAuthErrorKind::Unreachable | OAuthErrorKind::Store)
+                    && !is_refused
+                    && login.is_valid(now) =>
             {
                 BearerToken::new(login.access_token, Some(now + RENEW_RETRY)).map(Some)
             }
@@ -298,13 +298,21 @@ impl BearerTokens {
     async fn renew_login(&self, logins: &Logins, stale: Secret) -> Result<BearerToken, OAuthError> {
         let lock = run_blocking(&self.tasks, logins, &self.server, Logins::lock).await?;
         let login = run_blocking(&self.tasks, logins, &self.server, Logins::load).await?;
+        // Another process may have logged in for another URL in the meantime.
+        let login = login.filter(|login| login.server_url == self.url.to_string());
         let mut login = login.ok_or_else(|| login_ended("the login was removed"))?;
         let now = clock::wall_time();
-        let is_renewed = login.access_token != stale && login.expires_at.is_none_or(|end| end > now);
-        if !is_renewed {
+        let is_renewed = login.access_token != stale && login.is_valid(now);
+        let mut end = "the login has ended".to_owned();
+        if !is_renewed && !login.is_ended {
+            // A refresh token that is replaced and cannot be stored would end the login.
+            run_blocking(&self.tasks, logins, &self.server, Logins::check_writable).await?;
             match self.refresh(&login, now).await {
                 Ok(tokens) => login.renew(tokens),
-                Err(error) if error.kind() == OAuthErrorKind::InvalidGrant => login.is_ended = true,
+                Err(error) if error.ends_login() => {
+                    login.is_ended = true;
+                    end = format!("the login has ended: {error}");
+                }
                 Err(error) => return Err(error),
             }
             let stored = login.clone();
@@ -314,7 +322,7 @@ impl BearerTokens {
         drop(lock);
         self.hide_tokens(&login);
         if login.is_ended {
-            return Err(login_ended("the authorization server has ended the login"));
+            return Err(login_ended(&end));
         }
         BearerToken::new(login.access_token, login.renew_at)
     }
@@ -419,15 +427,21 @@ impl BearerTokens {
         let text = error.to_string();
         let message = format!("`{}`: {}", self.server, self.redactor.redact(&text));
         let made = Error::new(ErrorKind::AuthNeeded, message).with_server(&self.server);
-        match (error.kind(), &self.source) {
+        let hint = match (error.kind(), &self.source) {
             (OAuthErrorKind::LoginNeeded, TokenSource::Login(logins)) => {
-                made.with_class(FailureClass::NeedsAuth).with_hint(logins.hint(&self.server))
+                return made.with_class(FailureClass::NeedsAuth).with_hint(logins.hint(&self.server));
             }
-            (OAuthErrorKind::Settings, _) => {
-                made.with_hint(Hint::Text(format!("set `servers.{}.auth`", self.server)))
+            (OAuthErrorKind::Unreachable, _) => {
+                "check that the authorization server is up and can be reached from this machine".to_owned()
             }
-            _ => made,
-        }
+            (OAuthErrorKind::Store, _) => "make the secret store readable and writable".to_owned(),
+            (OAuthErrorKind::Settings, _) => format!("set `servers.{}.auth`", self.server),
+            (_, TokenSource::Login(_)) => "try again later, or log in again".to_owned(),
+            (_, TokenSource::Client(_) | TokenSource::Command(_) | TokenSource::Exchange(_)) => {
+                format!("check `servers.{}.auth`", self.server)
+            }
+        };
+        made.with_hint(Hint::Text(hint))
     }
 }
 
@@ -454,7 +468,7 @@ async fn read_start(pipe: Option<impl tokio::io::AsyncRead + Unpin>) -> String {
     let mut bytes = Vec::new();
     if let Some(pipe) = pipe {
         // What was read before an error is used.
-        let _ = pipe.take(MAX_TOKEN_BYTES).read_to_end(&mut bytes).await;
+        let _ = pipe.take(MAX_TOKEN_BYTES as u64).read_to_end(&mut bytes).await;
     }
     String::from_utf8_lossy(&bytes).into_owned()
 }

@@ -11,7 +11,7 @@ use super::fetch::Form;
 use super::login::LoginRequest;
 use super::registration::{DEVICE_GRANT, LoginFlow};
 use super::stored_login::LoginSummary;
-use super::token_request::{TokenEndpoint, Tokens};
+use super::token_request::{TokenEndpoint, Tokens, shorten};
 use crate::spec::secret::Secret;
 use crate::util::clock;
 
@@ -69,6 +69,7 @@ impl DeviceLogin {
         let url = text("verification_uri_complete").unwrap_or(plain_url);
         attempt.fetcher.check_url(&url)?;
         let schedule = PollSchedule::from_answer(&answer);
+        let user_code = shorten(&user_code);
         Ok(Self { attempt, device_code: Secret::new(device_code), user_code, url, schedule })
     }
 

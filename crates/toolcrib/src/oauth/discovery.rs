@@ -2,6 +2,7 @@
 
 use hyper::header::WWW_AUTHENTICATE;
 use hyper::{StatusCode, Uri};
+use serde_json::Value;
 
 use super::challenge::Challenge;
 use super::error::{OAuthError, OAuthErrorKind};
@@ -9,6 +10,7 @@ use super::fetch::Fetcher;
 use super::metadata::{
     IssuerMetadata, ResourceMetadata, issuer_metadata_urls, origin, resource_includes, resource_metadata_urls,
 };
+use super::token_request::shorten;
 
 /// A request that a server with authentication refuses.
 const PROBE: &str = r#"{"jsonrpc":"2.0","id":0,"method":"ping"}"#;
@@ -75,50 +77,70 @@ async fn find_resource_metadata(
         Some(url) => vec![url.clone()],
         None => resource_metadata_urls(server),
     };
+    let Some(FoundDocument { url, document }) = find_document(fetcher, urls).await? else { return Ok(None) };
+    let metadata = ResourceMetadata::from_json(&document);
+    if let Some(resource) = &metadata.resource
+        && !resource_includes(resource, server)
+    {
+        let message = format!("the metadata at `{url}` is that of another resource, `{}`", shorten(resource));
+        return Err(OAuthError::new(OAuthErrorKind::InvalidMetadata, message));
+    }
+    Ok(Some(metadata))
+}
+
+/// A document and its place.
+struct FoundDocument {
+    url: String,
+    document: Value,
+}
+
+/// Returns the first document that is at one of these places. A server that fails at one of them may have it there.
+async fn find_document(fetcher: &Fetcher, urls: Vec<String>) -> Result<Option<FoundDocument>, OAuthError> {
+    let mut failure = None;
     for url in urls {
         let answer = fetcher.get(&url).await?;
-        let Some(document) = answer.json().filter(|_| answer.status.is_success()) else { continue };
-        let metadata = ResourceMetadata::from_json(&document);
-        if let Some(resource) = &metadata.resource
-            && !resource_includes(resource, server)
-        {
-            let message = format!("the metadata at `{url}` is that of another resource, `{resource}`");
-            return Err(OAuthError::new(OAuthErrorKind::InvalidMetadata, message));
+        if let Some(document) = answer.document() {
+            return Ok(Some(FoundDocument { url, document }));
         }
-        return Ok(Some(metadata));
+        let has_failed = answer.status.is_server_error() || answer.status == StatusCode::TOO_MANY_REQUESTS;
+        if has_failed && failure.is_none() {
+            let message = format!("`{url}` answered HTTP {}", answer.status.as_u16());
+            failure = Some(OAuthError::new(OAuthErrorKind::Unreachable, message));
+        }
     }
-    Ok(None)
+    failure.map_or(Ok(None), Err)
+}
+
+/// Returns an error for metadata that names another issuer than the one that was asked for.
+fn wrong_issuer(url: &str, named: &str) -> OAuthError {
+    let message = format!("the metadata at `{url}` is that of another issuer, `{}`", shorten(named));
+    OAuthError::new(OAuthErrorKind::InvalidMetadata, message)
 }
 
 /// Finds the metadata of an issuer.
 pub(crate) async fn find_issuer(fetcher: &Fetcher, issuer: &str) -> Result<IssuerMetadata, OAuthError> {
     let url = fetcher.check_url(issuer)?;
-    for url in issuer_metadata_urls(&url) {
-        let answer = fetcher.get(&url).await?;
-        let Some(document) = answer.json().filter(|_| answer.status.is_success()) else { continue };
-        let metadata = IssuerMetadata::from_json(&document);
-        if metadata.issuer != issuer {
-            let message = format!("the metadata at `{url}` is that of another issuer, `{}`", metadata.issuer);
-            return Err(OAuthError::new(OAuthErrorKind::InvalidMetadata, message));
-        }
-        return Ok(metadata);
+    let Some(found) = find_document(fetcher, issuer_metadata_urls(&url)).await? else {
+        let message = format!("the authorization server `{issuer}` has no metadata");
+        return Err(OAuthError::new(OAuthErrorKind::InvalidMetadata, message));
+    };
+    let metadata = IssuerMetadata::from_json(&found.document);
+    match metadata.issuer == issuer {
+        true => Ok(metadata),
+        false => Err(wrong_issuer(&found.url, &metadata.issuer)),
     }
-    let message = format!("the authorization server `{issuer}` has no metadata");
-    Err(OAuthError::new(OAuthErrorKind::InvalidMetadata, message))
 }
 
 /// Finds the authorization server of a server that names none: the server itself.
 async fn find_issuer_at_origin(fetcher: &Fetcher, server: &Uri) -> Result<IssuerMetadata, OAuthError> {
     let origin = origin(server);
     let url = format!("{origin}/.well-known/oauth-authorization-server");
-    let answer = fetcher.get(&url).await?;
-    let Some(document) = answer.json().filter(|_| answer.status.is_success()) else {
+    let Some(found) = find_document(fetcher, vec![url]).await? else {
         return Ok(IssuerMetadata::at_origin(&origin));
     };
-    let metadata = IssuerMetadata::from_json(&document);
-    if metadata.issuer.trim_end_matches('/') != origin {
-        let message = format!("the metadata at `{url}` is that of another issuer, `{}`", metadata.issuer);
-        return Err(OAuthError::new(OAuthErrorKind::InvalidMetadata, message));
+    let metadata = IssuerMetadata::from_json(&found.document);
+    match metadata.issuer.trim_end_matches('/') == origin {
+        true => Ok(metadata),
+        false => Err(wrong_issuer(&found.url, &metadata.issuer)),
     }
-    Ok(metadata)
 }

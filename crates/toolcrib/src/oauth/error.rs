@@ -86,6 +86,13 @@ impl OAuthError {
         &self.code
     }
 
+    /// Returns whether the authorization server, which answered a refresh with this error, no longer accepts the login: the
+    /// refresh token, or the client that it was issued to. An answer without a code may be that of a proxy on the way.
+    pub(super) fn ends_login(&self) -> bool {
+        let is_refusal = matches!(self.kind, OAuthErrorKind::InvalidGrant | OAuthErrorKind::TokenRefused);
+        is_refusal && !self.code.is_empty()
+    }
+
     #[cfg(feature = "config")]
     pub(crate) fn invalid_metadata(message: impl Into<String>) -> Self {
         Self::new(OAuthErrorKind::InvalidMetadata, message)

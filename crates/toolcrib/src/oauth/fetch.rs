@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full, Limited};
+use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION};
 use hyper::{Method, Request, StatusCode, Uri};
 use tokio::time::timeout;
@@ -12,8 +12,9 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use super::error::{OAuthError, OAuthErrorKind};
+use super::token_request::shorten;
 use crate::http_client::address_rules::AddressRules;
-use crate::http_client::{Connector, HttpClient, build_client};
+use crate::http_client::{Connector, HttpClient, build_client, root_cause};
 use crate::spec::secret::Secret;
 use crate::util::encoding::percent_encode;
 
@@ -43,6 +44,11 @@ impl Fetched {
     /// Parses the body as JSON.
     pub(super) fn json(&self) -> Option<serde_json::Value> {
         serde_json::from_slice(&self.body).ok()
+    }
+
+    /// Returns the document, if the answer is one. Sites that have none answer with a page or with an error.
+    pub(super) fn document(&self) -> Option<serde_json::Value> {
+        self.json().filter(|_| self.status.is_success())
     }
 }
 
@@ -142,7 +148,7 @@ impl Fetcher {
         *request.headers_mut() = headers;
         let exchange = async {
             let response = self.client.request(request).await;
-            let response = response.map_err(|error| crate::http_client::root_cause(&error))?;
+            let response = response.map_err(|error| root_cause(&error))?;
             let (head, body) = response.into_parts();
             // The answer of an MCP server may be an endless stream, and only its head is needed.
             let is_stream = head.headers.get(CONTENT_TYPE).is_some_and(|kind| kind == "text/event-stream");
@@ -151,7 +157,10 @@ impl Fetcher {
             }
             let body = match Limited::new(body, MAX_BYTES).collect().await {
                 Ok(collected) => collected.to_bytes(),
-                Err(_) => return Err(format!("its answer is larger than {} KiB", MAX_BYTES >> 10)),
+                Err(error) if error.is::<LengthLimitError>() => {
+                    return Err(format!("its answer is larger than {} KiB", MAX_BYTES >> 10));
+                }
+                Err(error) => return Err(format!("its answer ended early: {}", root_cause(&*error))),
             };
             Ok(Fetched { status: head.status, headers: head.headers, body })
         };
@@ -168,7 +177,7 @@ impl Fetcher {
     /// Parses a URL that metadata names, and checks it against the rules.
     pub(super) fn check_url(&self, url: &str) -> Result<Uri, OAuthError> {
         let invalid = |reason: &str| {
-            let message = format!("the metadata names `{url}`: {reason}");
+            let message = format!("the metadata names `{}`: {reason}", shorten(url));
             OAuthError::new(OAuthErrorKind::InvalidMetadata, message)
         };
         let parsed = crate::spec::url::parse_url(url).map_err(invalid)?;
@@ -190,7 +199,8 @@ fn redirect_target(base: &Uri, location: &str) -> Result<String, OAuthError> {
     }
     let is_https = location.parse::<Uri>().is_ok_and(|target| target.scheme_str() == Some("https"));
     if base.scheme_str() == Some("https") && !is_https {
-        let message = format!("`{}` redirects to `{location}`, which does not use https", shown(base));
+        let message =
+            format!("`{}` redirects to `{}`, which does not use https", shown(base), shorten(location));
         return Err(OAuthError::new(OAuthErrorKind::InvalidMetadata, message));
     }
     Ok(location.to_owned())
@@ -263,6 +273,21 @@ mod tests {
         {
             assert!(target(keys, location).is_err(), "{location}");
         }
+    }
+
+    #[tokio::test]
+    async fn answer_that_ends_early_is_not_called_large() {
+        use tokio::io::AsyncWriteExt as _;
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let fetcher = Fetcher::new(&url.parse().unwrap(), &TaskTracker::new()).await.unwrap();
+        let serve = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{").await.unwrap();
+        };
+        let (answer, ()) = tokio::join!(fetcher.get(&url), serve);
+        let error = answer.err().unwrap().to_string();
+        assert!(error.contains("its answer ended early"), "{error}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -92,6 +92,14 @@ impl Login {
         self.attempt.store(tokens).await
     }
 
+    /// Checks that a URL is one that this login can be finished with, without requesting tokens.
+    ///
+    /// # Errors
+    /// Fails if the URL does not belong to this login, or if it says that the login was refused.
+    pub fn check(&self, redirect: &str) -> Result<(), OAuthError> {
+        self.check_redirect(redirect).map(drop)
+    }
+
     /// Returns whether a redirect has the `state` of this login.
     pub fn has_state(&self, redirect: &str) -> bool {
         let state = RedirectQuery::from_url(redirect).state;

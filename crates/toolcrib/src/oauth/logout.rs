@@ -22,15 +22,15 @@ impl Logins {
     /// Not cancel safe: the tokens may be revoked and still be stored.
     pub async fn log_out(&self, server: &ServerId) -> Result<bool, OAuthError> {
         let tasks = TaskTracker::new();
+        // Tokens that another process is just renewing are to be revoked, not those that they replace.
+        let lock = run_blocking(&tasks, self, server, Logins::lock).await?;
         let login = run_blocking(&tasks, self, server, Logins::load).await?;
         if let Some(login) = login {
             revoke(&login, &tasks).await;
         }
-        run_blocking(&tasks, self, server, |logins, server| {
-            let _lock = logins.lock(server)?;
-            logins.remove(server)
-        })
-        .await
+        let removed = run_blocking(&tasks, self, server, Logins::remove).await;
+        drop(lock);
+        removed
     }
 }
 

@@ -12,6 +12,8 @@ use crate::spec::secret::Secret;
 
 /// Longest time before its expiry from which a token is renewed.
 const MARGIN: Duration = Duration::from_secs(30);
+/// Maximum size of a token.
+pub(super) const MAX_TOKEN_BYTES: usize = 64 << 10;
 
 /// Tokens that an authorization server issued.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,7 +41,7 @@ impl TokenEndpoint<'_> {
         read_tokens(&answer, now).ok_or_else(|| {
             OAuthError::new(
                 OAuthErrorKind::TokenRefused,
-                "the authorization server's answer has no bearer token",
+                "the authorization server's answer has no bearer token, or one that cannot be sent",
             )
         })
     }
@@ -64,7 +66,8 @@ fn refusal(status: u16, document: &Value, redactor: &Redactor) -> OAuthError {
     let code = member("error").unwrap_or_default();
     let kind = match code.as_str() {
         "invalid_grant" => OAuthErrorKind::InvalidGrant,
-        "" if status >= 500 || status == 429 => OAuthErrorKind::Unreachable,
+        // Some overloaded servers and proxies add a code of their own.
+        _ if status >= 500 || status == 429 => OAuthErrorKind::Unreachable,
         _ => OAuthErrorKind::TokenRefused,
     };
     let description = member("error_description").map(|text| format!(": {text}")).unwrap_or_default();
@@ -73,9 +76,9 @@ fn refusal(status: u16, document: &Value, redactor: &Redactor) -> OAuthError {
     OAuthError::new(kind, message).with_code(code)
 }
 
-/// Returns the beginning of a text from another party.
+/// Returns the beginning of a text from another party, as one line.
 pub(super) fn shorten(text: &str) -> String {
-    text.chars().take(200).collect()
+    text.chars().take(200).map(|letter| if letter.is_control() { ' ' } else { letter }).collect()
 }
 
 fn read_tokens(answer: &Value, now: SystemTime) -> Option<Tokens> {
@@ -99,7 +102,7 @@ fn read_tokens(answer: &Value, now: SystemTime) -> Option<Tokens> {
 
 /// Returns whether a token can be sent in a header.
 pub(super) fn is_header_safe(token: &str) -> bool {
-    !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic())
+    (1..=MAX_TOKEN_BYTES).contains(&token.len()) && token.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 #[cfg(test)]
@@ -120,6 +123,7 @@ mod tests {
             json!({"access_token": "t", "token_type": "DPoP"}),
             json!({"access_token": "a\nb"}),
             json!({"access_token": ""}),
+            json!({"access_token": "x".repeat(MAX_TOKEN_BYTES + 1)}),
             json!({}),
             json!([]),
         ] {
@@ -140,6 +144,10 @@ mod tests {
             "the authorization server answered HTTP 400 `invalid_grant`: [secret] is revoked"
         );
         assert_eq!(refusal(503, &Value::Null, &redactor).kind(), OAuthErrorKind::Unreachable);
+        let busy = json!({"error": "temporarily_unavailable"});
+        assert_eq!(refusal(503, &busy, &redactor).kind(), OAuthErrorKind::Unreachable);
         assert_eq!(refusal(400, &Value::Null, &redactor).kind(), OAuthErrorKind::TokenRefused);
+        let forged = json!({"error": "x\nhint: run this"});
+        assert!(!refusal(400, &forged, &redactor).to_string().contains('\n'), "a hint of another party");
     }
 }

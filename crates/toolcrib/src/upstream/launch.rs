@@ -302,16 +302,19 @@ fn explain_failure(mux: &Mux, error: HandshakeError, plan: HandshakePlan) -> Han
         HandshakeError::Exited { .. } => mux.exit_error(Delivery::MaybeSent),
         HandshakeError::Failed(error) | HandshakeError::ExitedLate(error) => error.clone(),
     };
-    let exited_silently = || {
+    let exited_as_if_done = || {
         let success = cause.exit_report().is_some_and(|report| report.exit == Some(ProcessExit::Status(0)));
         let is_last_attempt = matches!(plan, HandshakePlan::Session(_) | HandshakePlan::AfterExit(_));
-        success && mux.received_count() == 0 && is_last_attempt
+        success && !mux.has_spoken_mcp() && is_last_attempt
     };
     let reason = match mux.not_mcp_reason() {
         Some(reason) => format!("{reason}: it is not an MCP server"),
-        None if cause.kind() == ErrorKind::Lost && exited_silently() => {
-            "it exited immediately with status 0 and no output: it is not an MCP server, or an argument is missing"
-                .to_owned()
+        None if cause.kind() == ErrorKind::Lost && exited_as_if_done() => {
+            let output = match mux.first_garbage_line() {
+                Some(line) => format!("wrote `{line}`, which is not a message, and exited with status 0"),
+                None => "exited immediately with status 0 and no output".to_owned(),
+            };
+            format!("it {output}: it is not an MCP server, or an argument is missing")
         }
         None => return error,
     };

@@ -310,6 +310,16 @@ impl Mux {
         self.inner.not_mcp_reason.get().map(String::as_str)
     }
 
+    /// Returns whether the peer has sent a valid message.
+    pub(super) fn has_spoken_mcp(&self) -> bool {
+        self.inner.has_spoken_mcp.load(Ordering::Relaxed)
+    }
+
+    /// Returns the first line that is not a message, if there was one before the first message.
+    pub(super) fn first_garbage_line(&self) -> Option<&str> {
+        self.inner.first_garbage_line.get().map(String::as_str)
+    }
+
     /// Declares the server hung and fails all pending requests.
     pub(super) fn mark_hung(&self) {
         self.inner.hung.store(true, Ordering::Relaxed);

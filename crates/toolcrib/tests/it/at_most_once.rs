@@ -33,7 +33,7 @@ async fn call_that_may_have_run_is_not_retried() {
         (error.kind(), error.delivery(), fake.called_tools().len()),
         (ErrorKind::Lost, Delivery::MaybeSent, 1)
     );
-    assert!(error.to_string().ends_with("(it may have run)"), "{error}");
+    assert!(error.to_string().ends_with("; the call may have run"), "{error}");
     assert_eq!(error.data()["sent"], "maybe");
 }
 

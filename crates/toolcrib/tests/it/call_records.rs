@@ -94,6 +94,19 @@ async fn cancelled_call_is_recorded() {
     assert!(records(&mut events).is_empty());
 }
 
+#[tokio::test]
+async fn denied_call_spends_its_whole_time_on_the_decision() {
+    let fake = FakeServer::new();
+    let policy = Policy::for_everyone(rules(&["git.hold"]));
+    let crib = Crib::builder().server(spec("git", &fake)).policy(policy).build().unwrap();
+    crib.list().await;
+    let mut events = crib.events();
+    crib.call(on("git", "hold")).await.unwrap_err();
+    let called = only_record(&mut events);
+    assert!(!called.duration.is_zero());
+    assert_eq!(called.timing.policy, called.duration);
+}
+
 #[tokio::test(start_paused = true)]
 async fn record_has_rule_caller_and_sizes() {
     let fake = FakeServer::new();

@@ -138,13 +138,13 @@ async fn caller_timeout_reports_whether_the_call_was_sent() {
     let never = crib.call(on("git", "hang").timeout(SECOND)).await.unwrap_err();
     assert_eq!(
         (never.data()["sent"].clone(), never.to_string()),
-        (json!("never"), "no answer within 1s (it was never sent)".to_owned())
+        (json!("never"), "no answer within 1s; the call was not sent".to_owned())
     );
     sleep(10 * SECOND).await;
     let maybe = crib.call(on("git", "hang").timeout(SECOND)).await.unwrap_err();
     assert_eq!(
         (maybe.data()["sent"].clone(), maybe.to_string()),
-        (json!("maybe"), "no answer within 1s (it may have run)".to_owned())
+        (json!("maybe"), "no answer within 1s; the call may have run".to_owned())
     );
 }
 
@@ -167,7 +167,7 @@ async fn wait_for_a_restart_counts_towards_the_call_timeout() {
         let error = crib.call(call).await.unwrap_err();
         assert_eq!((error.kind(), before.elapsed().as_secs()), (ErrorKind::TimedOut, 10));
         assert_eq!(error.data()["sent"], "never");
-        assert_eq!(error.to_string(), "`git` was not ready within 10s (it was never sent)");
+        assert_eq!(error.to_string(), "`git` was not ready within 10s; the call was not sent");
         assert_eq!(error.hint(), "raise `servers.git.limits.call-timeout`");
     }
 }

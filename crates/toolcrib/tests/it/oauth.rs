@@ -7,6 +7,7 @@ mod redaction;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -28,7 +29,14 @@ const REDIRECT: &str = "http://127.0.0.1:1/callback";
 
 /// Secrets in memory, shared by clones.
 #[derive(Debug, Clone, Default)]
-struct MemorySecrets(Arc<Mutex<BTreeMap<String, Secret>>>);
+struct MemorySecrets(Arc<Mutex<BTreeMap<String, Secret>>>, Arc<AtomicBool>);
+
+impl MemorySecrets {
+    /// Makes every later `put` fail, or work again.
+    fn set_read_only(&self, is_read_only: bool) {
+        self.1.store(is_read_only, Ordering::Relaxed);
+    }
+}
 
 impl SecretStore for MemorySecrets {
     fn get(&self, name: &str) -> Result<Secret, SecretError> {
@@ -36,6 +44,9 @@ impl SecretStore for MemorySecrets {
     }
 
     fn put(&self, name: &str, value: &Secret) -> Result<(), SecretError> {
+        if self.1.load(Ordering::Relaxed) {
+            return Err(SecretError::Failed("the disk is full".to_owned()));
+        }
         self.0.lock().unwrap().insert(name.to_owned(), value.clone());
         Ok(())
     }
@@ -205,6 +216,77 @@ async fn ended_login_asks_for_a_new_one_and_sends_nothing_more() {
 }
 
 #[tokio::test]
+async fn client_that_is_no_longer_registered_ends_the_login_and_registers_again() {
+    let server = AuthorizationServer::start().await;
+    let machine = Machine::new();
+    machine.log_in(&server.url()).await;
+    let crib = machine.crib(&server.url());
+    server.expire();
+    server.issued.lock().unwrap().refresh_error = "invalid_client";
+    for _ in 0..2 {
+        let error = echo(&crib).await.unwrap_err();
+        assert_eq!(error.hint(), Hint::Login { server: id() }, "{error}");
+    }
+    assert_eq!(server.issued.lock().unwrap().token_requests, 2, "the login and one refused refresh");
+    let summary = machine.logins().summary(&id()).unwrap();
+    assert_eq!(summary.state(std::time::SystemTime::UNIX_EPOCH), LoginState::Expired);
+    machine.log_in(&server.url()).await;
+    assert_eq!(server.issued.lock().unwrap().registrations, 2);
+}
+
+#[tokio::test]
+async fn refresh_token_is_not_used_while_its_successor_cannot_be_stored() {
+    let server = AuthorizationServer::start().await;
+    let machine = Machine::new();
+    machine.log_in(&server.url()).await;
+    let crib = machine.crib(&server.url());
+    echo(&crib).await.unwrap();
+    server.expire();
+    machine.secrets.set_read_only(true);
+    let error = echo(&crib).await.unwrap_err();
+    assert!(error.to_string().contains("the disk is full"), "{error}");
+    assert_eq!(server.refreshes(), 0);
+    machine.secrets.set_read_only(false);
+    assert_eq!(echo(&crib).await.unwrap().text(), "hello");
+}
+
+#[tokio::test]
+async fn failing_authorization_server_does_not_end_the_login() {
+    let server = AuthorizationServer::start().await;
+    let machine = Machine::new();
+    machine.log_in(&server.url()).await;
+    let crib = machine.crib(&server.url());
+    echo(&crib).await.unwrap();
+    server.expire();
+    server.issued.lock().unwrap().refresh_status = 503;
+    let error = echo(&crib).await.unwrap_err();
+    assert!(matches!(error.hint(), Hint::Text(hint) if hint.contains("authorization server")), "{error}");
+    server.issued.lock().unwrap().refresh_status = 0;
+    assert_eq!(echo(&crib).await.unwrap().text(), "hello");
+}
+
+#[tokio::test]
+async fn logout_during_a_refresh_revokes_the_new_tokens() {
+    let server = AuthorizationServer::start().await;
+    let machine = Machine::new();
+    machine.log_in(&server.url()).await;
+    let crib = machine.crib(&server.url());
+    echo(&crib).await.unwrap();
+    server.expire();
+    server.issued.lock().unwrap().delay = Duration::from_millis(200);
+    let log_out = async {
+        while server.refreshes() == 0 {
+            tokio::task::yield_now().await;
+        }
+        machine.logins().log_out(&id()).await.unwrap()
+    };
+    let (_, was_logged_in) = tokio::join!(echo(&crib), log_out);
+    assert!(was_logged_in);
+    assert_eq!(server.issued.lock().unwrap().revoked, ["refresh-2"]);
+    assert_eq!(machine.logins().summary(&id()), None);
+}
+
+#[tokio::test]
 async fn tokens_are_not_sent_to_another_url() {
     let server = AuthorizationServer::start().await;
     let other = AuthorizationServer::start().await;
@@ -267,6 +349,24 @@ async fn metadata_that_cannot_be_trusted_is_refused() {
     assert!(error.contains("that of another resource"), "{error}");
     let issued = server.issued.lock().unwrap();
     assert_eq!((issued.codes, issued.token_requests), (0, 0), "nothing was asked for");
+}
+
+#[tokio::test]
+async fn failing_metadata_endpoint_is_not_called_missing() {
+    let server = AuthorizationServer::start().await;
+    server.issued.lock().unwrap().authorization_server = format!("{}/broken", server.origin);
+    let error = Machine::new().start_login(&server.url()).await.unwrap_err();
+    assert_eq!(error.kind(), OAuthErrorKind::Unreachable);
+    assert!(error.to_string().ends_with("answered HTTP 500"), "{error}");
+}
+
+#[tokio::test]
+async fn scopes_that_fit_in_no_url_are_refused() {
+    let server = AuthorizationServer::start().await;
+    let many: Vec<String> = (0..2000).map(|number| format!("scope-{number}")).collect();
+    server.issued.lock().unwrap().scopes = many;
+    let error = Machine::new().start_login(&server.url()).await.unwrap_err();
+    assert!(error.to_string().contains("asks for 2000 scopes"), "{error}");
 }
 
 #[tokio::test]

@@ -141,8 +141,11 @@ pub(super) fn check_config(config: &Config, server: Option<&str>, paths: &Paths)
         checks.push(error.hint.iter().fold(check, Check::fix));
     }
     if checks.is_empty() {
-        let servers = super::super::check::format_count(config.origins.len(), "server");
-        checks.push(Check::pass("config", format!("{servers}, no problems")));
+        let subject = match server {
+            Some(server) => format!("`{server}`"),
+            None => super::super::check::format_count(config.origins.len(), "server"),
+        };
+        checks.push(Check::pass("config", format!("{subject}, no problems")));
     }
     checks
 }

@@ -75,6 +75,10 @@ impl ServerStarter {
 }
 
 fn started_check(status: &ServerReport, elapsed: Duration) -> Check {
+    if matches!(status.login.as_str(), "expired" | "needed") {
+        let message = format!("calls fail: the login is {}", status.login);
+        return Check::fail("login", message).fix(format!("toolcrib login {}", status.name));
+    }
     let tools = status.tools.unwrap_or_default();
     let tools = super::super::check::format_count(usize::try_from(tools).unwrap_or(usize::MAX), "tool");
     let message = format!("ready after {}, {tools}", format_seconds(elapsed));

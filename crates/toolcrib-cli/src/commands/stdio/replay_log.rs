@@ -361,7 +361,7 @@ impl OutstandingRequest {
             return encode_response(id, &listen_final_response(id));
         }
         let subject = if self.is_batch { "a batch" } else { &self.method };
-        let message = format!("the gateway was lost during `{subject}`: it may have run");
+        let message = format!("the gateway was lost during `{subject}`; the call may have run");
         self.error_response(
             &Error::new(ErrorKind::Lost, message).with_hint("check whether it ran before you repeat it"),
         )

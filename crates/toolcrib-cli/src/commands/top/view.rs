@@ -25,18 +25,18 @@ impl TopData {
         json!({"status": self.status.to_json(), "stats": self.stats.to_json()})
     }
 
-    /// Returns one line about everything.
-    pub(super) fn summary(&self) -> String {
+    /// Returns two lines about everything, which fit into narrow terminals.
+    pub(super) fn summary(&self) -> [String; 2] {
         let GatewayReport { version, pid, servers, .. } = &self.status;
         let running = servers.iter().filter(|server| server.state == "ready").count();
         let CallStats { calls, errors, denied, p50_ms, p95_ms, .. } = &self.stats.totals;
-        format!(
-            "gateway {version} (pid {pid}): {running} of {} servers ready; last minute: {calls} calls, {errors} errors, \
-             {denied} denied, p50 {}, p95 {}",
-            servers.len(),
-            format_millis(*p50_ms),
-            format_millis(*p95_ms)
-        )
+        let total = servers.len();
+        let p50 = format_millis(*p50_ms);
+        let p95 = format_millis(*p95_ms);
+        [
+            format!("gateway {version} (pid {pid}): {running} of {total} servers ready"),
+            format!("last minute: {calls} calls, {errors} failed, {denied} denied, p50 {p50}, p95 {p95}"),
+        ]
     }
 
     /// Returns the calls of a server in the last minute.
@@ -232,6 +232,6 @@ mod tests {
         press(&mut view, "\x1b/i\r");
         assert_eq!(names(&view), ["time", "git", "files"]);
         assert_eq!(view.handle_key(b'q'), KeyAction::Quit);
-        assert!(data.summary().contains("3 of 3 servers ready"));
+        assert!(data.summary()[0].contains("3 of 3 servers ready"));
     }
 }

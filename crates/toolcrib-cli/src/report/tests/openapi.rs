@@ -8,6 +8,7 @@ use super::super::approvals::{
 use super::super::calls::{CallReport, CallsReport};
 use super::super::clients::ClientsReport;
 use super::super::events::{EVENT_KINDS, EventReport};
+use super::super::secrets::SecretsReport;
 use super::super::stats::{HISTOGRAM_BOUNDS, StatsReport};
 use super::*;
 
@@ -74,6 +75,7 @@ fn every_member_is_documented_and_every_documented_member_exists() {
     assert_documented::<EventReport>(&document, "Event");
     assert_documented::<StatsReport>(&document, "Stats");
     assert_documented::<ClientsReport>(&document, "Clients");
+    assert_documented::<SecretsReport>(&document, "Secrets");
     let kinds = &document["components"]["schemas"]["Event"]["properties"]["kind"]["enum"];
     assert_eq!(*kinds, json!(EVENT_KINDS));
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use toolcrib::util::encoding::percent_decode_lossy;
+use toolcrib::util::encoding::{percent_decode_lossy, random_hex};
 
 use super::messages::ResourceAttribute;
 use crate::telemetry::sampler::{RootSampler, Sampler};
@@ -177,6 +177,8 @@ impl Reader<'_> {
         let defaults = [
             ("service.name", service.unwrap_or_else(|| "toolcrib".to_owned())),
             ("service.version", env!("CARGO_PKG_VERSION").to_owned()),
+            // Without it, the metrics of several gateways would be points of the same series.
+            ("service.instance.id", random_hex().unwrap_or_else(|| std::process::id().to_string())),
         ];
         for (name, value) in defaults {
             if !attributes.iter().any(|attribute| attribute.name == name) {
@@ -256,6 +258,18 @@ mod tests {
         let names: Vec<(&str, &str)> =
             settings.resource.iter().map(|attribute| (&*attribute.name, &*attribute.value)).collect();
         assert_eq!(names[..2], [("deployment.environment", "prod"), ("service.name", "gateway")]);
+    }
+
+    #[test]
+    fn every_gateway_has_its_own_instance_id() {
+        let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318");
+        let id = |variables: &[(&str, &str)]| {
+            let attributes = read(variables).settings.unwrap().resource;
+            attributes.into_iter().find(|attribute| attribute.name == "service.instance.id").unwrap().value
+        };
+        assert_ne!(id(&[endpoint]), id(&[endpoint]));
+        let named = ("OTEL_RESOURCE_ATTRIBUTES", "service.instance.id=pod-1");
+        assert_eq!(id(&[endpoint, named]), "pod-1");
     }
 
     #[test]

@@ -42,6 +42,21 @@ fn issuers_and_groups_are_read() {
 }
 
 #[test]
+fn group_that_every_issuer_can_name_is_noted() {
+    let issuers =
+        "[issuers.corp]\nissuer = 'https://a.example'\n[issuers.partner]\nissuer = 'https://b.example'\n";
+    let config = toml(&format!("{issuers}[groups.ops]\nadmin = true\n[groups.dev]\nissuers = ['corp']"));
+    assert_eq!(
+        problem_lines(&config),
+        ["5:9 NOTE: tokens of every issuer can name the group `ops`: `corp`, `partner`"]
+    );
+    let trusts = |group: usize| ["corp", "partner"].map(|issuer| config.groups[group].trusts(issuer));
+    assert_eq!((trusts(0), trusts(1)), ([true, true], [true, false]));
+    let one_issuer = toml("[issuers.corp]\nissuer = 'https://a.example'\n[groups.ops]\nadmin = true");
+    assert_eq!(problem_lines(&one_issuer), [""; 0]);
+}
+
+#[test]
 fn problem_of_an_issuer_refuses_the_config() {
     for (text, message) in [
         ("[issuers.a]", "1:10 CONFIG: `issuers.a` has no `issuer`"),
@@ -79,6 +94,11 @@ fn problem_of_an_issuer_refuses_the_config() {
             "1:10 CONFIG: invalid issuer name `a:b`: a name contains only `a-z`, `0-9`, `-` and `_`, and starts with a letter or digit",
         ),
         ("[callers.'corp:ada']", "1:10 CONFIG: invalid caller name `corp:ada`: no issuer is called `corp`"),
+        ("[groups.dev]\nissuers = ['corp']", "2:12 CONFIG: unknown issuer `corp`"),
+        (
+            "[groups.dev]\nissuers = []",
+            "2:11 CONFIG: `groups.dev.issuers` is empty: no token could name the group",
+        ),
         ("[groups.dev]\n[profiles.p]\ngroups = ['dve']", "3:11 CONFIG: unknown group `dve`"),
         (
             "[listen]\npublic-url = 'tools.example'",

@@ -33,12 +33,18 @@ pub(super) struct Issued {
     /// Requests to `/mcp` with an invalid token.
     pub(super) refused: u32,
     pub(super) is_ended: bool,
+    /// Error code with which refreshes are refused; none if it is empty.
+    pub(super) refresh_error: &'static str,
+    /// Status with which refreshes fail; none if it is 0.
+    pub(super) refresh_status: u16,
     /// Time before a token request is answered.
     pub(super) delay: Duration,
     /// Seconds that new tokens are valid.
     pub(super) lifetime: Option<u64>,
     /// The path of the resource in its metadata.
     pub(super) resource_path: &'static str,
+    /// Scopes of the resource metadata.
+    pub(super) scopes: Vec<String>,
     /// The authorization server that the resource metadata names, if it is not this one.
     pub(super) authorization_server: String,
     /// Members that replace those of the metadata.
@@ -120,10 +126,7 @@ async fn serve(request: Request<Incoming>, origin: &str, issued: &Mutex<Issued>)
     let query = parse_form(head.uri.query().unwrap_or_default());
     match head.uri.path() {
         "/.well-known/oauth-protected-resource/mcp" => {
-            let other = issued.lock().unwrap().authorization_server.clone();
-            let issuer = if other.is_empty() { origin.to_owned() } else { other };
-            let path = issued.lock().unwrap().resource_path;
-            reply(200, &json!({"resource": format!("{origin}{path}"), "authorization_servers": [issuer]}))
+            reply(200, &resource_metadata(origin, &issued.lock().unwrap()))
         }
         "/.well-known/oauth-authorization-server" => reply(200, &metadata(origin, issued)),
         "/register" => {
@@ -160,6 +163,7 @@ async fn serve(request: Request<Incoming>, origin: &str, issued: &Mutex<Issued>)
                 }),
             )
         }
+        path if path.contains("/broken") => reply(500, &json!({})),
         path if path.contains("/redirect") => Response::builder()
             .status(302)
             .header("location", format!("{path}x"))
@@ -168,6 +172,16 @@ async fn serve(request: Request<Incoming>, origin: &str, issued: &Mutex<Issued>)
         "/mcp" => mcp(&head.headers, &body, &mut issued.lock().unwrap()),
         _ => reply(404, &json!({})),
     }
+}
+
+fn resource_metadata(origin: &str, issued: &Issued) -> Value {
+    let other = issued.authorization_server.as_str();
+    let issuer = if other.is_empty() { origin } else { other };
+    json!({
+        "resource": format!("{origin}{}", issued.resource_path),
+        "authorization_servers": [issuer],
+        "scopes_supported": issued.scopes,
+    })
 }
 
 fn metadata(origin: &str, issued: &Mutex<Issued>) -> Value {
@@ -192,6 +206,10 @@ fn token(form: &HashMap<String, String>, issued: &mut Issued) -> Response<Full<B
     let is_right = match form["grant_type"].as_str() {
         "authorization_code" => {
             form["code"] == format!("code-{}", issued.codes) && !form["code_verifier"].is_empty()
+        }
+        "refresh_token" if issued.refresh_status != 0 => return reply(issued.refresh_status, &json!({})),
+        "refresh_token" if !issued.refresh_error.is_empty() => {
+            return reply(401, &json!({"error": issued.refresh_error}));
         }
         "refresh_token" if issued.take_refresh_token(&form["refresh_token"]) => {
             issued.refreshes += 1;

@@ -74,7 +74,10 @@ fn tool_call_is_lost_and_read_is_resent() {
         (&messages[0]["error"]["code"], &messages[0]["error"]["data"]["kind"]),
         (&json!(-31015), &json!("lost"))
     );
-    assert!(messages[0]["error"]["message"].as_str().unwrap().ends_with("it may have run"), "{messages:?}");
+    assert!(
+        messages[0]["error"]["message"].as_str().unwrap().ends_with("the call may have run"),
+        "{messages:?}"
+    );
     let replayed = parse(log.replay());
     assert_eq!(replayed.last().unwrap()["id"], 11);
     respond(&mut log, 11);

@@ -166,7 +166,7 @@ async fn hard_limit_stops_the_server_with_a_reason() {
         let error = outcome.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Lost);
         let expected =
-            "`fake` was stopped: it used 3.0 GiB of memory, its limit is 1.0 GiB (it may have run)";
+            "`fake` was stopped: it used 3.0 GiB of memory, its limit is 1.0 GiB; the call may have run";
         assert_eq!(error.to_string(), expected);
         assert_eq!(error.hint(), "raise `servers.fake.lifecycle.memory.hard`");
     }
