@@ -329,13 +329,17 @@ impl<'a> Scanner<'a> {
         loop {
             rest = skip_blocks(rest);
             let next_block = rest.len().saturating_sub(BLOCK);
-            while rest.len() > next_block {
+            // Each turn takes an escape or is the last one, also at the end of the text.
+            loop {
                 rest = &rest[find_special(rest)..];
                 let [b'\\', b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't', after @ ..] = rest else {
                     self.position = self.text.len() - rest.len();
                     return;
                 };
                 rest = after;
+                if rest.len() <= next_block {
+                    break;
+                }
             }
         }
     }

@@ -96,6 +96,14 @@ fn scanner_agrees_with_serde_json_at_every_offset_of_a_long_text() {
 }
 
 #[test]
+fn text_that_ends_after_an_escape_is_an_error() {
+    for length in 0..2 * BLOCK + 3 {
+        let text = format!("\"\\n{}\\n", "-".repeat(length));
+        assert_eq!(check_json(text.as_bytes()).unwrap_err().offset, text.len());
+    }
+}
+
+#[test]
 fn plain_prefix_len_finds_quote_or_backslash_anywhere() {
     for length in 0..80 {
         assert_eq!(plain_prefix_len(&vec![0x23; length]), length);
