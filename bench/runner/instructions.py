@@ -13,7 +13,19 @@ SCENARIOS = [
     ("megabyte", ["-c", "1", "--kind", "blob", "--size", "1048576"], 4, 14, 1048576),
 ]
 TARGETS = ("http-floor", "toolcrib", "toolcrib-stateless")
-MOST_ROUNDS = 3
+MOST_ROUNDS = 2
+
+QUIET = "[history]\nenabled = false\n[metrics]\nenabled = {metrics}\n"
+# Small calls with other settings than the usual ones: what is put before the config of `toolcrib`, and what after it.
+SETTINGS = {
+    "off": ("", QUIET.replace("{metrics}", "false")),
+    "on": (
+        'audit = "{dir}/audit.jsonl"\n',
+        QUIET.replace("{metrics}", "true")
+        + '[policy]\ndeny = ["*.crash", "git.push*", "*.fill*"]\nquota = { calls = 1000000, per = "1s" }\n'
+        + '[servers.s0.tools]\ndeny = ["whoami"]\n',
+    ),
+}
 
 
 def instructions(bench):
@@ -24,14 +36,30 @@ def instructions(bench):
         target = bench.target(key)
         if target is None:
             continue
-        counted = {}
-        for name, options, short, long, unit in SCENARIOS:
-            for _ in range(min(bench.args.rounds, MOST_ROUNDS)):
-                less, more = count(bench, target, options, short), count(bench, target, options, long)
-                if less and more:
-                    counted.setdefault(name, []).append((more - less) / (long - short) / unit)
-            bench.log(f"{key}: instructions, {name}: {counted.get(name)}")
+        counted = {scenario[0]: per_unit(bench, target, scenario) for scenario in SCENARIOS}
+        if key == "toolcrib":
+            for name, (before, after) in SETTINGS.items():
+                counted[name] = per_unit(bench, with_settings(target, before, after), SCENARIOS[0])
+        for name, values in counted.items():
+            bench.log(f"{key}: instructions, {name}: {values}")
         bench.put(key, "instructions", counted)
+
+
+def with_settings(target, before, after):
+    """The target with text put before and after its config."""
+    config = target["files"]["toolcrib.toml"]
+    return {**target, "files": {"toolcrib.toml": before + config + after}}
+
+
+def per_unit(bench, target, scenario):
+    """Instructions per call or per byte of a scenario, once per round."""
+    _, options, short, long, unit = scenario
+    values = []
+    for _ in range(min(bench.args.rounds, MOST_ROUNDS)):
+        less, more = count(bench, target, options, short), count(bench, target, options, long)
+        if less and more:
+            values.append((more - less) / (long - short) / unit)
+    return values
 
 
 def count(bench, target, options, calls):

@@ -45,10 +45,13 @@ class Page(unittest.TestCase):
 
     def test_bounds_are_judged(self):
         found = results()
-        found["targets"]["toolcrib"]["instructions"] = {"small": [60_000, 61_000], "megabyte": [5.0]}
+        counted = {"small": [55_000], "off": [48_000, 49_200], "on": [51_000], "megabyte": [2.1]}
+        found["targets"]["toolcrib"]["instructions"] = counted
         text = page(found)
-        self.assertIn("| 60,500 (60,000–61,000) | ≤ 60,000 | **no** |", text)
-        self.assertIn("| 5.00 (5.00–5.00) | ≤ 6 | yes |", text)
+        self.assertIn("| instructions per small tools/call through `serve` | 55,000 (55,000–55,000) | – | – |", text)
+        self.assertIn("| the same, history and metrics off | 48,600 (48,000–49,200) | ≤ 48,500 | **no** |", text)
+        self.assertIn("| 51,000 (51,000–51,000) | ≤ 52,000 | yes |", text)
+        self.assertIn("| 2.10 (2.10–2.10) | ≤ 2.2 | yes |", text)
 
     def test_flat_costs_are_judged_and_missing_ones_left_out(self):
         found = results()
@@ -67,10 +70,10 @@ class Page(unittest.TestCase):
         run = {"callers": 32, "slow_ms": 5, "rounds": rounds}
         found["library"] = {"free": run, "one_core": run}
         text = page(found)
-        self.assertIn("immediately, × raw pipe | 0.450 (0.450–0.450); official Rust SDK 0.160 (0.160–0.160) | ≥ 0.42 | yes |", text)
+        self.assertIn("immediately, × raw pipe | 0.450 (0.450–0.450); official Rust SDK 0.160 (0.160–0.160) | ≥ 0.45 | yes |", text)
         found["library"]["instructions"] = {"crib": 20_000.0, "lease": 19_000.0}
         self.assertIn("× a call of the crib | 0.950; 19,000 and 20,000 | ≤ 1.005 | yes |", page(found))
-        self.assertIn("on one core, × official Rust SDK | 0.500 (0.500–0.500) | ≤ 0.51 | yes |", text)
+        self.assertIn("on one core, × official Rust SDK | 0.500 (0.500–0.500) | ≤ 0.47 | **no** |", text)
 
     def test_the_library_stands_beside_the_raw_pipe(self):
         found = results()

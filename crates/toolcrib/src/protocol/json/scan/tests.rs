@@ -82,6 +82,28 @@ fn scanner_agrees_with_serde_json_on_edge_cases() {
 }
 
 #[test]
+fn scanner_agrees_with_serde_json_at_every_offset_of_a_long_text() {
+    let parts =
+        [r"\n", r"\t", r"\\", r"\\n", r#"\""#, r"\x", r"\u000a", r"\u00g", "\"", r"\", "\u{1f642}", "\t"];
+    for part in parts {
+        for before in 0..2 * BLOCK + 3 {
+            let lines = r"a line\n".repeat(before / 8);
+            let text =
+                format!("\"\\n{lines}{}{part}{}\"", "-".repeat(before % 8), r"\n-".repeat(2 * BLOCK / 3));
+            assert_eq!(scanned(&text), parsed(&text), "{text}");
+        }
+    }
+}
+
+#[test]
+fn text_that_ends_after_an_escape_is_an_error() {
+    for length in 0..2 * BLOCK + 3 {
+        let text = format!("\"\\n{}\\n", "-".repeat(length));
+        assert_eq!(check_json(text.as_bytes()).unwrap_err().offset, text.len());
+    }
+}
+
+#[test]
 fn plain_prefix_len_finds_quote_or_backslash_anywhere() {
     for length in 0..80 {
         assert_eq!(plain_prefix_len(&vec![0x23; length]), length);

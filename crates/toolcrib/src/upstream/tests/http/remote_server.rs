@@ -253,6 +253,7 @@ async fn serve(
         headers: parts.headers,
         body: serde_json::from_slice(&body).unwrap_or_default(),
     };
+    let counter = AbortCounter { aborted, completed: false };
     recorded.lock().unwrap().push(request.clone());
     let reply = script(&request);
     tokio::time::sleep(reply.delay).await;
@@ -262,12 +263,11 @@ async fn serve(
     }
     let (pieces, body) = mpsc::channel(1);
     let mut playing = JoinSet::new();
-    playing.spawn(play_steps(reply.steps, pieces, aborted));
+    playing.spawn(play_steps(reply.steps, pieces, counter));
     response.body(SteppedBody { body, _playing: playing }).unwrap()
 }
 
-async fn play_steps(steps: Vec<Step>, pieces: mpsc::Sender<io::Result<Bytes>>, aborted: Arc<AtomicUsize>) {
-    let mut counter = AbortCounter { aborted, completed: false };
+async fn play_steps(steps: Vec<Step>, pieces: mpsc::Sender<io::Result<Bytes>>, mut counter: AbortCounter) {
     for step in steps {
         let piece = match step {
             Step::Send(text) => Ok(text.into()),
@@ -293,7 +293,7 @@ async fn play_steps(steps: Vec<Step>, pieces: mpsc::Sender<io::Result<Bytes>>, a
     counter.completed = true;
 }
 
-/// Counts a response that is dropped before it is complete.
+/// Counts a response that is dropped before it is complete, or before it starts.
 struct AbortCounter {
     aborted: Arc<AtomicUsize>,
     completed: bool,
