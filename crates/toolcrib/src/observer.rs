@@ -188,10 +188,10 @@ impl Observers {
         for observer in &*self.observers {
             panics::contain(ROLE, || {
                 if observer.is_enabled() {
-                    record.arguments = match observer.wants_arguments() {
-                        true => call.get_arguments().cloned(),
-                        false => None,
-                    };
+                    let wants_arguments = observer.wants_arguments();
+                    if wants_arguments || record.arguments.is_some() {
+                        record.arguments = call.get_arguments().filter(|_| wants_arguments).cloned();
+                    }
                     observer.call_ended(record);
                 }
             });
@@ -247,15 +247,24 @@ impl<'a> ObservedCall<'a> {
     }
 
     fn report(&mut self, started: Instant, outcome: Option<&Result<Outcome, Error>>) {
-        let call = &self.call;
-        let Some(mut facts) = call.trace.facts() else { return };
         let now = Instant::now();
+        let call = &mut self.call;
+        let mut trace = std::mem::take(&mut call.trace);
+        let mut copied;
+        let facts = match trace.unshared_facts() {
+            Some(facts) => facts,
+            None => {
+                let Some(copy) = trace.copy_at_end(now) else { return };
+                copied = copy;
+                &mut copied
+            }
+        };
         facts.end_attempt(now);
         let failure = outcome.and_then(|outcome| outcome.as_ref().err());
         let is_denied =
             facts.denial.is_some() || failure.is_some_and(|error| error.kind() == ErrorKind::Denied);
-        let (server, name) = match &facts.target {
-            Some(Target { server, name }) => (Some(server.clone()), name.clone()),
+        let (server, name) = match facts.target.take() {
+            Some(Target { server, name }) => (Some(server), name),
             None => (failure.and_then(Error::server).cloned(), call.name().into()),
         };
         let duration = now.saturating_duration_since(started);
@@ -275,12 +284,12 @@ impl<'a> ObservedCall<'a> {
             id: self.id.unwrap_or_else(|| new_call_id(at)),
             at,
             caller: call.caller.clone(),
-            client: CallClient { key: call.client.key, name: call.client_name.clone(), era: call.client.era },
+            client: CallClient { key: call.client.key, name: call.client_name.take(), era: call.client.era },
             method: call.method.clone(),
             server,
             name,
             decision: if is_denied { Decision::Denied } else { facts.decision },
-            denial: facts.denial.clone(),
+            denial: facts.denial.take(),
             cache: facts.cache,
             request_bytes: call.params.iter().map(|(_, value)| value.len()).sum(),
             response_bytes: outcome.map_or(0, response_bytes),
@@ -289,13 +298,11 @@ impl<'a> ObservedCall<'a> {
             timing,
             attempts: facts.attempts,
             approval: failure.and_then(Error::approval_id).map(Arc::from),
-            spans: self.spans.clone(),
+            spans: self.spans.take(),
             arguments: None,
         };
-        // Observers take locks of their own.
-        drop(facts);
         self.observers.report(&mut record, call);
-        std::mem::take(&mut self.call.trace).recycle();
+        trace.recycle();
     }
 }
 

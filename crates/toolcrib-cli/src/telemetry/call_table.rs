@@ -25,9 +25,11 @@ const RECENT_SLOTS: usize = 256;
 /// Slots that are searched for a series.
 const MAX_PROBES: usize = 64;
 
+/// The method of nearly all calls.
+const TOOL_CALL: &str = "tools/call";
 /// Methods that are told apart.
 const METHODS: [&str; 16] = [
-    "tools/call",
+    TOOL_CALL,
     "prompts/get",
     "resources/read",
     "completion/complete",
@@ -57,13 +59,9 @@ struct SeriesKey<'a> {
 
 impl<'a> SeriesKey<'a> {
     fn of_call(record: &'a CallRecord) -> Self {
-        let method = match &*record.method {
-            // Nearly all calls are of this method.
-            "tools/call" => "tools/call",
-            other => METHODS.iter().copied().find(|method| *method == other).unwrap_or(OTHER),
-        };
+        let method = METHODS.iter().copied().find(|method| *method == record.method).unwrap_or(OTHER);
         // Other names are URIs, or were made up by the caller.
-        let is_named = matches!(method, "tools/call" | "prompts/get")
+        let is_named = matches!(method, TOOL_CALL | "prompts/get")
             && record.server.is_some()
             && record.end != CallEnd::Failed(ErrorKind::Unknown);
         Self {
@@ -92,19 +90,6 @@ impl<'a> SeriesKey<'a> {
         (hash ^ (hash >> 32)) as usize
     }
 
-    /// Returns a number by which the slot of an earlier call is remembered: from the end of the name, and from the addresses of the
-    /// other texts, which are the same for all calls of a caller to a server.
-    fn quick_hash(&self) -> usize {
-        let name = self.name().as_bytes();
-        let end = match name.last_chunk() {
-            Some(last) => u64::from_ne_bytes(*last),
-            None => name.iter().fold(0, |end, byte| end << 8 | u64::from(*byte)),
-        };
-        let addresses = self.server().as_ptr().addr() ^ self.caller.as_str().as_ptr().addr();
-        let mixed = (end ^ addresses as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (mixed >> 48) as usize
-    }
-
     /// Returns the key of all callers and names together.
     fn without_details(self, other: &'a OtherLabels) -> Self {
         Self { name: self.name.map(|_| &other.name), caller: &other.caller, ..self }
@@ -125,6 +110,7 @@ pub(super) struct CallSeries {
     name: Option<Arc<str>>,
     caller: Caller,
     pub(super) end: CallEnd,
+    is_tool_call: bool,
     durations: Histogram,
     server_times: Histogram,
     queue_waits: Histogram,
@@ -146,6 +132,7 @@ impl CallSeries {
             name: key.name.cloned(),
             caller: key.caller.clone(),
             end: key.end,
+            is_tool_call: key.method == TOOL_CALL,
             durations: Histogram::default(),
             server_times: Histogram::default(),
             queue_waits: Histogram::default(),
@@ -154,6 +141,21 @@ impl CallSeries {
             decisions: [const { AtomicU64::new(0) }; DECISIONS.len()],
             last_call: AtomicU64::new(0),
         }
+    }
+
+    /// Returns whether a tool call has the texts of the first call of this series, at the same addresses. If not, it may still
+    /// belong to the series.
+    #[inline]
+    fn shares_labels(&self, record: &CallRecord) -> bool {
+        let (Some(name), Some(server), Some(called)) = (&self.name, &self.server, &record.server) else {
+            return false;
+        };
+        self.end == record.end
+            && self.is_tool_call
+            && record.method == TOOL_CALL
+            && Arc::ptr_eq(name, &record.name)
+            && std::ptr::eq(server.as_str(), called.as_str())
+            && std::ptr::eq(self.caller(), record.caller.as_str())
     }
 
     fn has_key(&self, key: &SeriesKey<'_>) -> bool {
@@ -186,7 +188,12 @@ impl CallSeries {
         }
         self.request_bytes.fetch_add(record.request_bytes as u64, Ordering::Relaxed);
         self.response_bytes.fetch_add(record.response_bytes as u64, Ordering::Relaxed);
-        let decision = DECISIONS.iter().position(|decision| *decision == record.decision).unwrap_or(0);
+        let decision = match record.decision {
+            Decision::Allowed => 1,
+            Decision::Approved => 2,
+            Decision::Denied => 3,
+            _ => 0,
+        };
         self.decisions[decision].fetch_add(1, Ordering::Relaxed);
         self.last_call.store(record.id.number(), Ordering::Relaxed);
     }
@@ -230,6 +237,18 @@ fn is_same(one: &str, other: &str) -> bool {
     std::ptr::eq(one, other) || one == other
 }
 
+/// Returns a number by which the slot of an earlier call is remembered, from the addresses of texts that are the same for all
+/// calls of a caller to a tool.
+#[expect(clippy::cast_possible_truncation, reason = "16 bits are left")]
+fn hash_addresses(record: &CallRecord) -> usize {
+    let server = record.server.as_ref().map_or("", ServerId::as_str);
+    // The other names are those of requests, and differ in their address from call to call.
+    let name = if record.method == TOOL_CALL { &*record.name } else { "" };
+    let addresses = [name, server, record.caller.as_str()].map(|text| text.as_ptr().addr() as u64);
+    let mixed = addresses[0].rotate_left(16) ^ addresses[1].rotate_left(8) ^ addresses[2];
+    (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as usize
+}
+
 /// A slot of the table; once it has a series, it keeps it.
 type SeriesSlot = OnceLock<Box<CallSeries>>;
 
@@ -239,7 +258,7 @@ pub(super) struct CallTable {
     seed: u64,
     /// Allocated for the first call.
     slots: OnceLock<Box<[SeriesSlot]>>,
-    /// Slots of earlier calls by [`SeriesKey::quick_hash`].
+    /// Slots of earlier calls by [`hash_addresses`].
     recent: [AtomicUsize; RECENT_SLOTS],
     used: AtomicUsize,
     other: OtherLabels,
@@ -271,10 +290,16 @@ impl Default for CallTable {
 
 impl CallTable {
     pub(super) fn record(&self, record: &CallRecord) {
-        let key = SeriesKey::of_call(record);
-        let recent = &self.recent[key.quick_hash() % RECENT_SLOTS];
-        let series = self.series_at(recent.load(Ordering::Relaxed)).filter(|series| series.has_key(&key));
-        series.unwrap_or_else(|| self.search(&key, recent)).record(record);
+        let recent = &self.recent[hash_addresses(record) % RECENT_SLOTS];
+        let series = self.series_at(recent.load(Ordering::Relaxed));
+        let series = match series.filter(|series| series.shares_labels(record)) {
+            Some(series) => series,
+            None => {
+                let key = SeriesKey::of_call(record);
+                series.filter(|series| series.has_key(&key)).unwrap_or_else(|| self.search(&key, recent))
+            }
+        };
+        series.record(record);
     }
 
     /// Returns the series of a key, and remembers its slot.

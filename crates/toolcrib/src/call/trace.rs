@@ -69,6 +69,11 @@ impl CallFacts {
     }
 
     fn add_attempt(&mut self, duration: Duration, queue: Duration) {
+        // Few calls wait.
+        if queue.is_zero() {
+            self.timing.server += duration;
+            return;
+        }
         self.timing.queue += queue;
         self.timing.server += duration.saturating_sub(queue);
     }
@@ -109,6 +114,19 @@ impl CallTrace {
     pub(crate) fn continue_from(&self, earlier: &Self) {
         let facts = earlier.facts().map(|facts| facts.clone()).unwrap_or_default();
         self.record(|current| *current = facts);
+    }
+
+    /// Returns the facts, if they are collected and no other call shares them.
+    pub(crate) fn unshared_facts(&mut self) -> Option<&mut CallFacts> {
+        Arc::get_mut(self.0.as_mut()?)?.get_mut().ok()
+    }
+
+    /// Returns a copy of the facts that a call shares with one that goes on. The attempt of both has ended.
+    #[cold]
+    pub(crate) fn copy_at_end(&self, now: Instant) -> Option<CallFacts> {
+        let mut facts = self.facts()?;
+        facts.end_attempt(now);
+        Some(facts.clone())
     }
 
     /// Returns the facts, if they are collected.
