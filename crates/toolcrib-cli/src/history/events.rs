@@ -221,6 +221,7 @@ impl Drop for HistoryStream {
 
 #[cfg(test)]
 mod tests {
+    use super::super::call_texts::CallTextWriter;
     use super::super::record::{EventEntry, write_call, write_event};
     use super::*;
     use crate::history::tests::call_record;
@@ -229,14 +230,14 @@ mod tests {
     fn calls_are_sampled_and_servers_events_are_not() {
         let mut bytes = Vec::new();
         for seq in 1..=80 {
-            write_call(&mut bytes, seq, &call_record("log"), "");
+            write_call(&mut bytes, &mut CallTextWriter::default(), seq, &call_record("log"), "");
         }
         write_event(
             &mut bytes,
             &EventEntry { seq: 90, kind: "exited", server: "git", ..EventEntry::default() },
         );
         // 2 s later.
-        write_call(&mut bytes, 2000 << 20, &call_record("log"), "");
+        write_call(&mut bytes, &mut CallTextWriter::default(), 2000 << 20, &call_record("log"), "");
         let mut selector = EventSelector::new(EventFilter { after: Some(10), ..EventFilter::default() });
         let events = selector.select_all(&bytes);
         assert_eq!(events.len(), 52, "50 of 70 calls, the event and the last call");

@@ -6,12 +6,12 @@
 use std::time::Duration;
 
 use toolcrib::access::expose::BYTES_PER_TOKEN;
-use toolcrib::model::event::{CacheUse, CallEnd, CallRecord, Decision};
+use toolcrib::model::event::{CallEnd, CallRecord, Decision};
 use toolcrib::util::format::format_timestamp;
 use toolcrib::util::time_id::time_of_id;
-use toolcrib::{CallId, ErrorKind, ServerId};
+use toolcrib::{CallId, ErrorKind};
 
-use crate::audit::redact_uri;
+use super::call_texts::CallTextWriter;
 use crate::report::calls::CallReport;
 use crate::report::events::EventReport;
 
@@ -25,8 +25,10 @@ const EVENT: u8 = 2;
 const LENGTH_BYTES: usize = 4;
 /// Longest form of a number, in bytes.
 const MAX_NUMBER_BYTES: usize = 10;
+/// Room for the length, the kind and the numbers of a record.
+const MAX_HEAD_BYTES: usize = LENGTH_BYTES + 1 + 2 * size_of::<u64>() + 10 * MAX_NUMBER_BYTES;
 /// Longest name, in bytes.
-const MAX_NAME: usize = 1 << 10;
+pub(super) const MAX_NAME: usize = 1 << 10;
 /// Longest message of an event and longest arguments of a call, in bytes.
 const MAX_TEXT: usize = 20 << 10;
 
@@ -209,10 +211,17 @@ pub(crate) fn to_millis(micros: u64) -> f64 {
 }
 
 /// Appends the record of a call.
-pub(super) fn write_call(out: &mut Vec<u8>, seq: u64, record: &CallRecord, arguments: &str) {
-    let is_uri = record.method.starts_with("resources/");
+pub(super) fn write_call(
+    out: &mut Vec<u8>,
+    texts: &mut CallTextWriter,
+    seq: u64,
+    record: &CallRecord,
+    arguments: &str,
+) {
     let timing = &record.timing;
-    let ids = [seq, record.id.number()];
+    let mut head = RecordHead::new(CALL);
+    head.write_id(seq);
+    head.write_id(record.id.number());
     let numbers = [
         CallOutcome::of(record) as u64,
         record.client.key,
@@ -225,24 +234,21 @@ pub(super) fn write_call(out: &mut Vec<u8>, seq: u64, record: &CallRecord, argum
         record.request_bytes as u64,
         record.response_bytes as u64,
     ];
-    let texts: [&str; 8] = [
-        &record.method,
-        record.server.as_ref().map_or("", ServerId::as_str),
-        if is_uri { redact_uri(&record.name) } else { &record.name },
-        record.caller.as_str(),
-        record.client.name.as_deref().unwrap_or_default(),
-        record.end.error_type().unwrap_or_default(),
-        record.denial.as_ref().map_or("", |denial| &denial.rule),
-        record.cache.map_or("", CacheUse::name),
-    ];
-    write_record(out, CALL, &Fields { ids: &ids, numbers: &numbers, names: &texts, text: arguments });
+    numbers.into_iter().for_each(|number| head.write_number(number));
+    let start = head.append_to(out);
+    texts.write(out, record);
+    push_text(out, arguments, MAX_TEXT);
+    set_length(out, start);
 }
 
 /// Appends the record of an event.
 pub(super) fn write_event(out: &mut Vec<u8>, event: &EventEntry<'_>) {
     let names = [event.kind, event.server, event.caller];
-    let numbers = [event.seq, event.call];
-    write_record(out, EVENT, &Fields { ids: &[], numbers: &numbers, names: &names, text: event.message });
+    write_record(
+        out,
+        EVENT,
+        &Fields { numbers: &[event.seq, event.call], names: &names, text: event.message },
+    );
 }
 
 /// Returns a duration in microseconds. `Duration::as_micros` would compute with 128 bits.
@@ -252,43 +258,60 @@ fn micros(duration: Duration) -> u64 {
 
 /// The fields of a record, in the order in which they are written.
 struct Fields<'a> {
-    /// Numbers of eight bytes.
-    ids: &'a [u64],
     numbers: &'a [u64],
     names: &'a [&'a str],
     text: &'a str,
 }
 
-/// Appends a record. Texts that are too long are cut off.
-#[inline]
+/// Appends a record.
 fn write_record(out: &mut Vec<u8>, kind: u8, fields: &Fields<'_>) {
-    let Fields { ids, numbers, names, text } = fields;
-    let start = out.len();
-    let name_bytes: usize = names.iter().map(|name| name.len().min(MAX_NAME) + MAX_NUMBER_BYTES).sum();
-    let text_bytes = text.len().min(MAX_TEXT) + MAX_NUMBER_BYTES;
-    let number_bytes = size_of_val(*ids) + numbers.len() * MAX_NUMBER_BYTES;
-    let most_bytes = LENGTH_BYTES + 1 + number_bytes + name_bytes + text_bytes;
-    out.resize(start + most_bytes, 0);
-    let mut fields = FieldWriter { bytes: &mut out[start..], length: LENGTH_BYTES };
-    fields.write_byte(kind);
-    ids.iter().for_each(|id| fields.write_id(*id));
-    numbers.iter().for_each(|number| fields.write_number(*number));
-    names.iter().for_each(|name| fields.write_text(name, MAX_NAME));
-    fields.write_text(text, MAX_TEXT);
-    let length = fields.length;
-    let body = u32::try_from(length - LENGTH_BYTES).unwrap_or(u32::MAX);
-    out[start..start + LENGTH_BYTES].copy_from_slice(&body.to_le_bytes());
-    out.truncate(start + length);
+    let mut head = RecordHead::new(kind);
+    fields.numbers.iter().for_each(|number| head.write_number(*number));
+    let start = head.append_to(out);
+    fields.names.iter().for_each(|name| push_text(out, name, MAX_NAME));
+    push_text(out, fields.text, MAX_TEXT);
+    set_length(out, start);
 }
 
-/// Writes the fields of a record into bytes that have room for all of them.
-struct FieldWriter<'a> {
-    bytes: &'a mut [u8],
+/// Appends a text with its length. One that is too long is cut off.
+pub(super) fn push_text(out: &mut Vec<u8>, text: &str, max: usize) {
+    let text = if text.len() <= max { text } else { &text[..text.floor_char_boundary(max)] };
+    match u8::try_from(text.len()) {
+        Ok(length @ ..0x80) => out.push(length),
+        _ => {
+            let mut length = RecordHead { bytes: [0; MAX_HEAD_BYTES], length: 0 };
+            length.write_number(text.len() as u64);
+            length.append_to(out);
+        }
+    }
+    // Many texts are missing.
+    if !text.is_empty() {
+        out.extend_from_slice(text.as_bytes());
+    }
+}
+
+/// Sets the length of the record that begins at `start`.
+fn set_length(out: &mut [u8], start: usize) {
+    let body = u32::try_from(out.len() - start - LENGTH_BYTES).unwrap_or(u32::MAX);
+    out[start..start + LENGTH_BYTES].copy_from_slice(&body.to_le_bytes());
+}
+
+/// The part of a record before its texts.
+struct RecordHead {
+    bytes: [u8; MAX_HEAD_BYTES],
     /// The number of bytes that are written.
     length: usize,
 }
 
-impl FieldWriter<'_> {
+impl RecordHead {
+    /// Starts a record, whose length is set later.
+    #[inline]
+    fn new(kind: u8) -> Self {
+        let mut head = Self { bytes: [0; MAX_HEAD_BYTES], length: LENGTH_BYTES };
+        head.write_byte(kind);
+        head
+    }
+
     #[inline]
     fn write_byte(&mut self, byte: u8) {
         self.bytes[self.length] = byte;
@@ -312,16 +335,12 @@ impl FieldWriter<'_> {
         self.write_byte(number as u8);
     }
 
+    /// Appends what was written, and returns where it begins.
     #[inline]
-    fn write_text(&mut self, text: &str, max: usize) {
-        let text = if text.len() <= max { text } else { &text[..text.floor_char_boundary(max)] };
-        self.write_number(text.len() as u64);
-        // Many texts are missing.
-        if !text.is_empty() {
-            let end = self.length + text.len();
-            self.bytes[self.length..end].copy_from_slice(text.as_bytes());
-            self.length = end;
-        }
+    fn append_to(&self, out: &mut Vec<u8>) -> usize {
+        let start = out.len();
+        out.extend_from_slice(&self.bytes[..self.length]);
+        start
     }
 }
 
@@ -466,14 +485,14 @@ mod tests {
     fn records_are_read_back_up_to_a_torn_one() {
         let mut bytes = Vec::new();
         let long = "ä".repeat(MAX_NAME);
-        write_call(&mut bytes, 300, &call_record("log"), r#"{"a":1}"#);
+        write_call(&mut bytes, &mut CallTextWriter::default(), 300, &call_record("log"), r#"{"a":1}"#);
         let event =
             EventEntry { seq: 301, kind: "started", server: "git", message: &long, ..EventEntry::default() };
         write_event(&mut bytes, &event);
-        let later = Fields { ids: &[], numbers: &[1, u64::MAX], names: &["later"], text: "" };
+        let later = Fields { numbers: &[1, u64::MAX], names: &["later"], text: "" };
         write_record(&mut bytes, 77, &later);
         let first_two = bytes.len();
-        write_call(&mut bytes, 302, &call_record(&long), "");
+        write_call(&mut bytes, &mut CallTextWriter::default(), 302, &call_record(&long), "");
         let records: Vec<HistoryRecord<'_>> = Records::new(&bytes).collect();
         let seqs: Vec<u64> = records.iter().map(HistoryRecord::seq).collect();
         assert_eq!(seqs, [300, 301, 302]);
@@ -504,7 +523,7 @@ mod tests {
     #[test]
     fn damaged_bytes_never_panic() {
         let mut bytes = Vec::new();
-        write_call(&mut bytes, 300, &call_record("log"), "{}");
+        write_call(&mut bytes, &mut CallTextWriter::default(), 300, &call_record("log"), "{}");
         for at in 0..bytes.len() {
             for value in [0, 0x7f, 0x80, 0xff] {
                 let mut damaged = bytes.clone();

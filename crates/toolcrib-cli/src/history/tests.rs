@@ -144,7 +144,13 @@ fn files_are_bounded_in_size_and_age() {
         let at = start + Duration::from_secs(number);
         let mut bytes = Vec::new();
         for place in 0..100 {
-            write_call(&mut bytes, to_time_id(at) + place, &call_record(&"x".repeat(200)), "");
+            write_call(
+                &mut bytes,
+                &mut CallTextWriter::default(),
+                to_time_id(at) + place,
+                &call_record(&"x".repeat(200)),
+                "",
+            );
         }
         writer.append(&bytes, at).unwrap();
     };
