@@ -19,7 +19,13 @@ pub(crate) fn read(params: &Object) -> Option<TraceContext> {
 
 /// Sets the trace context in the `_meta` of parameters.
 pub(crate) fn write(params: &mut Object, context: &TraceContext) {
-    let mut meta = params.get(META).and_then(|raw| Object::parse(raw).ok()).unwrap_or_default();
+    let raw = params.get(META);
+    if raw.is_none() && context.state.is_none() {
+        let meta = [br#"{"traceparent":""#, &context.traceparent_digits()[..], br#""}"#].concat();
+        params.set_unchecked(META, meta);
+        return;
+    }
+    let mut meta = raw.and_then(|raw| Object::parse(raw).ok()).unwrap_or_default();
     meta.set_unchecked(TRACEPARENT, to_json_string(&context.to_traceparent()));
     if let Some(state) = &context.state {
         meta.set_unchecked(TRACESTATE, to_json_string(state));
@@ -74,6 +80,9 @@ mod tests {
         let before = text(&own);
         add_from_headers(&mut own, OTHER, None);
         assert_eq!(text(&own), before);
+        let mut none = params(r#"{"name":"x"}"#);
+        add_from_headers(&mut none, OTHER, None);
+        assert_eq!(text(&none), format!(r#"{{"name":"x","_meta":{{"traceparent":"{OTHER}"}}}}"#));
         let mut none = params(r#"{"name":"x"}"#);
         add_from_headers(&mut none, "invalid", None);
         assert_eq!((text(&none).as_str(), read(&none)), (r#"{"name":"x"}"#, None));

@@ -52,8 +52,25 @@ impl TraceContext {
 
     /// Returns the `traceparent`.
     pub fn to_traceparent(&self) -> String {
-        let Self { trace_id, span_id, flags, .. } = self;
-        format!("00-{trace_id:032x}-{span_id:016x}-{flags:02x}")
+        self.traceparent_digits().map(char::from).iter().collect()
+    }
+
+    /// Returns the bytes of the `traceparent`.
+    pub(crate) fn traceparent_digits(&self) -> [u8; 55] {
+        let mut text = *b"00-00000000000000000000000000000000-0000000000000000-00";
+        write_hex(&mut text[3..35], &self.trace_id.to_be_bytes());
+        write_hex(&mut text[36..52], &self.span_id.to_be_bytes());
+        write_hex(&mut text[53..], &[self.flags]);
+        text
+    }
+}
+
+/// Writes bytes as lower-case hexadecimal digits. A formatter would need several times the instructions.
+fn write_hex(digits: &mut [u8], bytes: &[u8]) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    for (pair, byte) in digits.chunks_exact_mut(2).zip(bytes) {
+        pair[0] = DIGITS[usize::from(byte >> 4)];
+        pair[1] = DIGITS[usize::from(byte & 0xf)];
     }
 }
 

@@ -80,9 +80,13 @@ pub fn adapt_params_for_server(
     if meta.is_empty() && !is_stateless && raw_meta.is_some_and(|raw| raw.first() == Some(&b'{')) {
         return;
     }
+    let is_of_client = |key: &str| key == meta::PROGRESS_TOKEN || meta::CLIENT_KEYS.contains(&key);
+    if !is_stateless && !meta.is_empty() && !meta.iter().any(|(key, _)| is_of_client(key)) {
+        return;
+    }
     let log_level = client.and_then(|client| client.requested_log_level(progress_token.is_some()));
     let progress_token = progress_token.filter(|_| meta.get(meta::PROGRESS_TOKEN).is_some());
-    meta.retain(|key| key != meta::PROGRESS_TOKEN && !meta::CLIENT_KEYS.contains(&key));
+    meta.retain(|key| !is_of_client(key));
     if is_stateless {
         meta.set_unchecked(meta::PROTOCOL_VERSION, object::to_json_string(revision.as_str()));
         meta.set_unchecked(

@@ -30,11 +30,17 @@ pub(crate) struct ResourceAttribute {
 pub(super) fn encode_spans(calls: &[CallRecord], resource: &[ResourceAttribute]) -> Vec<u8> {
     let mut scope = scope_message();
     scope.reserve(calls.len() * SPAN_BYTES);
+    let mut span = Message::default();
     for call in calls {
         let Some(spans) = call.spans.as_deref() else { continue };
-        scope.nested(2, |span| write_server_span(span, call, spans));
+        let common = CommonFields::new(call);
+        span.clear();
+        write_server_span(&mut span, call, spans, &common);
+        scope.message(2, &span);
         if call.attempts > 0 {
-            scope.nested(2, |span| write_client_span(span, call, spans));
+            span.clear();
+            write_client_span(&mut span, call, spans, &common);
+            scope.message(2, &span);
         }
     }
     with_resource(&scope, resource)
@@ -62,9 +68,11 @@ fn with_resource(scope: &Message, attributes: &[ResourceAttribute]) -> Vec<u8> {
     }
     let mut group = Message::default();
     group.message(1, &resource);
-    group.message(2, scope);
+    group.start_bytes(2, scope.len());
     let mut request = Message::default();
-    request.message(1, &group);
+    request.start_bytes(1, group.len() + scope.len());
+    request.append(&group);
+    request.append(scope);
     request.into_bytes()
 }
 
@@ -81,10 +89,7 @@ fn scope_message() -> Message {
 /// Adds an attribute, unless its value is empty.
 fn add_text(message: &mut Message, field: u64, name: &str, value: &str) {
     if !value.is_empty() {
-        message.nested(field, |attribute| {
-            attribute.text(1, name);
-            attribute.nested(2, |any| any.text(1, value));
-        });
+        message.text_attribute(field, name, value);
     }
 }
 
@@ -104,8 +109,44 @@ struct SpanFrame {
     end: SystemTime,
 }
 
+/// What both spans of a call have.
+struct CommonFields {
+    name: String,
+    attributes: Message,
+}
+
+impl CommonFields {
+    fn new(call: &CallRecord) -> Self {
+        let name_attribute = match &*call.method {
+            "tools/call" => Some("gen_ai.tool.name"),
+            "prompts/get" => Some("gen_ai.prompt.name"),
+            _ => None,
+        };
+        let mut attributes = Message::default();
+        attributes.reserve(SPAN_BYTES / 2);
+        add_text(&mut attributes, 9, "mcp.method.name", &call.method);
+        if let Some(attribute) = name_attribute {
+            add_text(&mut attributes, 9, attribute, &call.name);
+        }
+        if call.method == "tools/call" {
+            add_text(&mut attributes, 9, "gen_ai.operation.name", "execute_tool");
+        }
+        add_text(&mut attributes, 9, "toolcrib.server", call.server.as_ref().map_or("", ServerId::as_str));
+        add_text(&mut attributes, 9, "toolcrib.call.id", &call.id.to_string());
+        if let Some(error_type) = call.end.error_type() {
+            add_text(&mut attributes, 9, "error.type", error_type);
+            attributes.nested(15, |status| status.varint(3, STATUS_ERROR));
+        }
+        let name = match name_attribute {
+            Some(_) => [&*call.method, " ", &*call.name].concat(),
+            None => call.method.clone().into_owned(),
+        };
+        Self { name, attributes }
+    }
+}
+
 /// Writes the span of the request of a client.
-fn write_server_span(span: &mut Message, call: &CallRecord, spans: &CallSpans) {
+fn write_server_span(span: &mut Message, call: &CallRecord, spans: &CallSpans, common: &CommonFields) {
     let frame = SpanFrame {
         span_id: call.id.number(),
         parent: spans.parent.as_ref().map(|parent| parent.span_id),
@@ -113,7 +154,7 @@ fn write_server_span(span: &mut Message, call: &CallRecord, spans: &CallSpans) {
         start: call_start(call),
         end: call.at,
     };
-    write_span(span, call, spans, &frame);
+    write_span(span, spans, &frame, common);
     add_text(span, 9, "mcp.session.id", spans.session.as_deref().unwrap_or_default());
     add_text(span, 9, "network.transport", spans.client_transport.map_or("", NetworkTransport::name));
     add_text(span, 9, "toolcrib.caller", call.caller.as_str());
@@ -126,7 +167,7 @@ fn write_server_span(span: &mut Message, call: &CallRecord, spans: &CallSpans) {
 }
 
 /// Writes the span of the request that the gateway made to the server.
-fn write_client_span(span: &mut Message, call: &CallRecord, spans: &CallSpans) {
+fn write_client_span(span: &mut Message, call: &CallRecord, spans: &CallSpans, common: &CommonFields) {
     let timing = &call.timing;
     let sent = call_start(call) + timing.policy + timing.start + timing.queue;
     // A call that was sent twice had its server for two periods, which are shown as one that ends with the call.
@@ -138,7 +179,7 @@ fn write_client_span(span: &mut Message, call: &CallRecord, spans: &CallSpans) {
         start,
         end: (start + timing.server).min(call.at),
     };
-    write_span(span, call, spans, &frame);
+    write_span(span, spans, &frame, common);
     add_text(span, 9, "network.transport", spans.server_transport.map_or("", NetworkTransport::name));
     add_number(span, 9, "toolcrib.attempts", call.attempts.into());
 }
@@ -147,17 +188,8 @@ fn call_start(call: &CallRecord) -> SystemTime {
     call.at.checked_sub(call.duration).unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-/// Writes what both spans of a call have.
-fn write_span(span: &mut Message, call: &CallRecord, spans: &CallSpans, frame: &SpanFrame) {
-    let name_attribute = match &*call.method {
-        "tools/call" => Some("gen_ai.tool.name"),
-        "prompts/get" => Some("gen_ai.prompt.name"),
-        _ => None,
-    };
-    let name = match name_attribute {
-        Some(_) => format!("{} {}", call.method, call.name),
-        None => call.method.clone().into_owned(),
-    };
+/// Writes the ids, the name, the times and the common attributes of a span.
+fn write_span(span: &mut Message, spans: &CallSpans, frame: &SpanFrame, common: &CommonFields) {
     span.bytes(1, &spans.trace_id.to_be_bytes());
     span.bytes(2, &frame.span_id.to_be_bytes());
     if let Some(state) = spans.parent.as_ref().and_then(|parent| parent.state.as_deref()) {
@@ -166,23 +198,11 @@ fn write_span(span: &mut Message, call: &CallRecord, spans: &CallSpans, frame: &
     if let Some(parent) = frame.parent {
         span.bytes(4, &parent.to_be_bytes());
     }
-    span.text(5, &name);
+    span.text(5, &common.name);
     span.varint(6, frame.kind);
     span.fixed64(7, unix_nanos(frame.start));
     span.fixed64(8, unix_nanos(frame.end));
-    add_text(span, 9, "mcp.method.name", &call.method);
-    if let Some(attribute) = name_attribute {
-        add_text(span, 9, attribute, &call.name);
-    }
-    if call.method == "tools/call" {
-        add_text(span, 9, "gen_ai.operation.name", "execute_tool");
-    }
-    add_text(span, 9, "toolcrib.server", call.server.as_ref().map_or("", ServerId::as_str));
-    add_text(span, 9, "toolcrib.call.id", &call.id.to_string());
-    if let Some(error_type) = call.end.error_type() {
-        add_text(span, 9, "error.type", error_type);
-        span.nested(15, |status| status.varint(3, STATUS_ERROR));
-    }
+    span.append(&common.attributes);
 }
 
 fn metric(family: &MetricFamily, started: SystemTime, now: SystemTime) -> Message {

@@ -8,6 +8,9 @@ pub(super) struct Message(Vec<u8>);
 const VARINT: u64 = 0;
 const FIXED64: u64 = 1;
 const LENGTH_DELIMITED: u64 = 2;
+/// The tags of a name or text, and of the value of an attribute.
+const TEXT_TAG: u8 = 1 << 3 | 2;
+const VALUE_TAG: u8 = 2 << 3 | 2;
 
 impl Message {
     pub(super) fn into_bytes(self) -> Vec<u8> {
@@ -17,6 +20,26 @@ impl Message {
     /// Makes room for more bytes.
     pub(super) fn reserve(&mut self, bytes: usize) {
         self.0.reserve(bytes);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Removes all fields. The memory is kept for the next ones.
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// Adds the fields of another message.
+    pub(super) fn append(&mut self, other: &Self) {
+        self.0.extend_from_slice(&other.0);
+    }
+
+    /// Starts a field of `length` bytes, which the caller appends.
+    pub(super) fn start_bytes(&mut self, field: u64, length: usize) {
+        self.push_tag(field, LENGTH_DELIMITED);
+        self.push_varint(length as u64);
     }
 
     fn push_varint(&mut self, mut value: u64) {
@@ -47,8 +70,7 @@ impl Message {
     }
 
     pub(super) fn bytes(&mut self, field: u64, value: &[u8]) {
-        self.push_tag(field, LENGTH_DELIMITED);
-        self.push_varint(value.len() as u64);
+        self.start_bytes(field, value.len());
         self.0.extend_from_slice(value);
     }
 
@@ -78,6 +100,26 @@ impl Message {
         }
     }
 
+    /// Writes an attribute: a message of a name and of a message with a text. Nearly all are so short that each tag and each
+    /// length is one byte.
+    pub(super) fn text_attribute(&mut self, field: u64, name: &str, value: &str) {
+        let (name_length, value_length) = (u8::try_from(name.len()), u8::try_from(value.len()));
+        if let (Ok(name_length @ ..0x40), Ok(value_length @ ..0x38), Ok(field @ ..0x10)) =
+            (name_length, value_length, u8::try_from(field))
+        {
+            let length = name_length + value_length + 6;
+            self.0.extend_from_slice(&[field << 3 | TEXT_TAG & 7, length, TEXT_TAG, name_length]);
+            self.0.extend_from_slice(name.as_bytes());
+            self.0.extend_from_slice(&[VALUE_TAG, value_length + 2, TEXT_TAG, value_length]);
+            self.0.extend_from_slice(value.as_bytes());
+        } else {
+            self.nested(field, |attribute| {
+                attribute.text(1, name);
+                attribute.nested(2, |any| any.text(1, value));
+            });
+        }
+    }
+
     /// Writes a list of numbers of 64 bits.
     pub(super) fn packed_fixed64(&mut self, field: u64, values: impl Iterator<Item = u64>) {
         let packed: Vec<u8> = values.flat_map(u64::to_le_bytes).collect();
@@ -102,6 +144,29 @@ mod tests {
             nested.nested(9, |inner| inner.text(1, &text));
             nested.varint(1, 7);
             assert_eq!(nested.0, expected.0, "{length}");
+        }
+    }
+
+    #[test]
+    fn attribute_of_any_length_equals_nested_messages() {
+        for (field, name, value) in [
+            (9, 0, 0),
+            (9, 0x3f, 0x37),
+            (9, 0x40, 0x37),
+            (9, 0x3f, 0x38),
+            (15, 10, 10),
+            (16, 10, 10),
+            (7, 10, 300),
+        ] {
+            let (name, value) = ("n".repeat(name), "v".repeat(value));
+            let mut expected = Message::default();
+            expected.nested(field, |attribute| {
+                attribute.text(1, &name);
+                attribute.nested(2, |any| any.text(1, &value));
+            });
+            let mut written = Message::default();
+            written.text_attribute(field, &name, &value);
+            assert_eq!(written.0, expected.0, "{field} {name} {value}");
         }
     }
 
