@@ -142,10 +142,10 @@ impl RemoteClient {
                 Err(failure) => failure,
             };
             // It was not sent: the server had closed the connection.
-            let Some(unsent) = failure.take_message().filter(|_| !is_new) else {
+            let Some(returned) = failure.take_message().filter(|_| !is_new) else {
                 return Err(RemoteError::Broken(root_cause(&failure.into_error())));
             };
-            request = unsent;
+            request = returned;
             *request.uri_mut() = url.clone();
         }
     }
@@ -252,7 +252,7 @@ impl ConnectionPool {
 
     /// Keeps a connection for the next request, if the server keeps it open.
     fn keep(self: &Arc<Self>, mut connection: Box<Http1Connection>) {
-        // Replaces the waker of the task that has used it, which nothing should wake for this connection any more.
+        // Replaces the waker of the task that has used it, which nothing should wake for this connection from now on.
         let mut context = Context::from_waker(Waker::noop());
         if !connection.poll_open(&mut context)
             || !connection.sender.is_ready()
