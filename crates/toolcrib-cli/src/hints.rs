@@ -159,6 +159,7 @@ mod tests {
     /// Replaces the placeholders of a format string by values that every argument accepts.
     fn fill_placeholders(command: &str) -> String {
         let command = command.replace("--listen {address}:{port}", "--listen 127.0.0.1:{}");
+        let command = command.replace("--listen {address}", "--listen 127.0.0.1:0");
         let mut filled = String::new();
         for part in command.split('{') {
             match part.split_once('}') {

@@ -3,7 +3,6 @@
 pub(crate) mod address_rules;
 pub(crate) mod forward;
 pub(crate) mod post;
-pub(crate) mod remote_client;
 
 use std::future::Future;
 use std::io;

@@ -460,12 +460,12 @@ mod tests {
             if steps == 0 {
                 continue;
             }
-            assert_eq!(user.locator.find("api-token").is_ok(), steps > 1);
+            assert_eq!(user.locator.find("a-api-token").is_ok(), steps > 1);
             let report = user.undo().unwrap();
             assert_eq!((report.left.len(), report.restored.len()), (0, taken.saturating_sub(2)));
             assert_eq!(read_tree(&user.home()), before, "after {steps} steps");
             assert!(!user.home().join(".cline/data").exists() && !user.paths.config.exists());
-            assert!(user.locator.find("api-token").is_err());
+            assert!(user.locator.find("a-api-token").is_err());
             assert!(user.undo().is_err(), "nothing is left to undo");
         }
     }
@@ -482,7 +482,7 @@ mod tests {
         let names: Vec<&str> = plan.agents.iter().map(|plan| plan.agent.name).collect();
         let failed = names.iter().position(|name| *name == "Kiro").unwrap();
         let config = format!("`{}`", plan.config.path().display());
-        let done = [&["secrets `api-token`", &config][..], &names[..failed]].concat();
+        let done = [&["secrets `a-api-token`", &config][..], &names[..failed]].concat();
         assert_eq!(error.data["done"], json!(done));
         assert_eq!(error.data["not_done"], json!(names[failed..]));
         assert_eq!(

@@ -42,27 +42,27 @@ fn new_secret_restarts_the_running_servers_that_use_it() {
     let env = ["-e", "API_TOKEN=first-value", "-e", "MODE=fast"];
     let args = [&["add"][..], &env, &["echo", "--", PROGRAM, "demo-server", "echo"]].concat();
     let added = home.run(&args).expect(0);
-    for part in ["${secret:api-token}", "undo: `toolcrib secret rm api-token`", "--plain"] {
+    for part in ["${secret:echo-api-token}", "undo: `toolcrib secret rm echo-api-token`", "--plain"] {
         assert!(added.stderr.contains(part), "{part} in {}", added.stderr);
     }
     let config = std::fs::read_to_string(home.config()).unwrap();
-    assert!(config.contains("API_TOKEN = \"${secret:api-token}\", MODE = \"fast\""), "{config}");
+    assert!(config.contains("API_TOKEN = \"${secret:echo-api-token}\", MODE = \"fast\""), "{config}");
     let plain = [&["add", "--plain"][..], &env, &["plain", "--", PROGRAM, "demo-server", "echo"]].concat();
     home.run(&plain).expect(0);
     assert!(std::fs::read_to_string(home.config()).unwrap().contains("first-value"));
     let _gateway = home.serve(&["-q"]);
     home.run(&["call", "echo__say", "text=hi"]).expect(0);
     let before = server_status(&home, "echo")["pid"].clone();
-    let set = home.run_with_input(&["secret", "set", "api-token"], "second-value").expect(0);
+    let set = home.run_with_input(&["secret", "set", "echo-api-token"], "second-value").expect(0);
     assert!(set.stderr.contains("restarted `echo`"), "{}", set.stderr);
     assert_ne!(server_status(&home, "echo")["pid"], before);
     assert_eq!(server_status(&home, "plain")["state"], "asleep", "it was not started");
-    let shared = ["add", "second", "-e", "X=${secret:api-token}", "--", PROGRAM, "demo-server", "echo"];
+    let shared = ["add", "second", "-e", "X=${secret:echo-api-token}", "--", PROGRAM, "demo-server", "echo"];
     home.run(&shared).expect(0);
     let removed = home.run(&["rm", "second"]).expect(0);
     assert!(!removed.stderr.contains("secret"), "`echo` still uses it: {}", removed.stderr);
     let removed = home.run(&["rm", "echo"]).expect(0);
-    assert!(removed.stderr.contains("`toolcrib secret rm api-token`"), "{}", removed.stderr);
+    assert!(removed.stderr.contains("`toolcrib secret rm echo-api-token`"), "{}", removed.stderr);
 }
 
 #[test]

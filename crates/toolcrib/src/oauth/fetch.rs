@@ -277,12 +277,14 @@ mod tests {
 
     #[tokio::test]
     async fn answer_that_ends_early_is_not_called_large() {
-        use tokio::io::AsyncWriteExt as _;
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
         let fetcher = Fetcher::new(&url.parse().unwrap(), &TaskTracker::new()).await.unwrap();
         let serve = async {
             let (mut stream, _) = listener.accept().await.unwrap();
+            // A response before the request would be another error.
+            assert_ne!(stream.read(&mut [0; 1024]).await.unwrap(), 0);
             stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{").await.unwrap();
         };
         let (answer, ()) = tokio::join!(fetcher.get(&url), serve);

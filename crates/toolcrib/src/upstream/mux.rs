@@ -10,7 +10,7 @@ pub(super) mod link;
 mod pending_reply;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -20,7 +20,7 @@ use tokio_util::task::TaskTracker;
 use super::pending::{PendingRequest, PendingRequests, RequestEnd, ResponseReceiver};
 use super::relist::RelistQueue;
 use super::transport::input_pipe::DirectInput;
-use super::transport::{CallerSend, OutgoingQueue, QueuedMessage, Transport, TransportLink};
+use super::transport::{OutgoingQueue, QueuedMessage, Transport, TransportLink};
 use crate::cache::ResponseCache;
 use crate::call::client_context::InstanceOwner;
 use crate::call::client_handlers::ClientHandlers;
@@ -61,8 +61,6 @@ struct MuxInner {
     queued_bytes: AtomicUsize,
     /// Takes the only request in flight, past the empty queue.
     direct_input: OnceLock<DirectInput>,
-    /// Sends the requests of clients in the tasks of their callers.
-    caller_send: OnceLock<Weak<dyn CallerSend>>,
     garbage_lines: AtomicU64,
     /// Grows with every read from the server, also when it holds no valid message.
     received_count: AtomicU64,
@@ -162,7 +160,6 @@ impl Mux {
             outgoing,
             queued_bytes: AtomicUsize::new(0),
             direct_input: OnceLock::new(),
-            caller_send: OnceLock::new(),
             garbage_lines: AtomicU64::new(0),
             received_count: AtomicU64::new(0),
             has_spoken_mcp: AtomicBool::new(false),
@@ -208,7 +205,6 @@ impl Mux {
         params: impl FnOnce(u64, &mut Vec<u8>),
     ) -> Result<PendingReply, Error> {
         let (reply_sender, reply_receiver) = oneshot::channel();
-        let is_from_client = receiver.is_some();
         let mut pending = self.inner.pending();
         let id = pending.insert(PendingRequest::new(reply_sender, receiver));
         let ping = self.inner.add_ping_after_cancellation(&mut pending);
@@ -225,11 +221,9 @@ impl Mux {
             self.inner.pending().remove(id); // never sent, so there is nothing to cancel
             return Err(error);
         }
-        let caller_send = is_from_client.then(|| self.inner.caller_send.get()?.upgrade()).flatten();
-        match caller_send {
-            Some(caller_send) => return Ok(self.inner.send_in_caller(caller_send, pending_reply, line)),
-            None if is_only => self.inner.send_directly(id, line),
-            None => self.inner.send(Some(id), line),
+        match is_only {
+            true => self.inner.send_directly(id, line),
+            false => self.inner.send(Some(id), line),
         }
         Ok(pending_reply)
     }
@@ -401,21 +395,6 @@ impl MuxInner {
         if !is_written {
             self.queue(Some(id), line);
         }
-    }
-
-    /// Lets the caller of a request send it, while it waits for the reply.
-    fn send_in_caller(
-        &self,
-        caller_send: Arc<dyn CallerSend>,
-        mut reply: PendingReply,
-        mut line: Vec<u8>,
-    ) -> PendingReply {
-        end_line(&mut line);
-        match caller_send.send(QueuedMessage { id: Some(reply.id()), line }) {
-            Ok(exchange) => reply.set_exchange(exchange),
-            Err(QueuedMessage { id, line }) => self.queue(id, line), // fails as not sent
-        }
-        reply
     }
 
     fn queue(&self, id: Option<u64>, line: Vec<u8>) {

@@ -30,8 +30,7 @@ pub(super) type TransportFuture = Pin<Box<dyn Future<Output = ExitReport> + Send
 /// - **Sending.** The transport takes messages from `outgoing` and sends each at most once. A message that it has
 ///   taken counts as maybe sent, until it reports otherwise with [`TransportLink::report_written`] or
 ///   [`TransportLink::mark_not_sent`]. Messages that are still queued when `outgoing` is dropped were not sent. With
-///   [`TransportLink::set_direct_input`], the mux writes the only request in flight itself while nothing is queued. With
-///   [`TransportLink::set_caller_send`], requests of clients are sent by the tasks that wait for them, and not queued.
+///   [`TransportLink::set_direct_input`], the mux writes the only request in flight itself while nothing is queued.
 /// - **Receiving.** Every message from the server goes to [`TransportLink::receive`].
 /// - **One request fails.** If the connection goes on, the transport ends that request with
 ///   [`TransportLink::finish_request`].
@@ -42,17 +41,6 @@ pub(super) type TransportFuture = Pin<Box<dyn Future<Output = ExitReport> + Send
 pub(super) trait Transport: Send + 'static {
     /// Runs the connection until it ends.
     fn run(self: Box<Self>, link: TransportLink, outgoing: OutgoingQueue) -> TransportFuture;
-}
-
-/// The sending of one request and the reading of its response, as part of the task that waits for it. Dropping it aborts the
-/// request.
-pub(super) type Exchange = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-/// Sends requests in the tasks of their callers, which saves the switches to other tasks.
-#[cfg_attr(not(feature = "http"), expect(dead_code, reason = "the HTTP transport implements it"))]
-pub(super) trait CallerSend: Send + Sync {
-    /// Returns the exchange for a request, or the request if the connection is closed.
-    fn send(self: Arc<Self>, message: QueuedMessage) -> Result<Exchange, QueuedMessage>;
 }
 
 /// Maximum size of a message from the server, in bytes. Clones share it, so that it can change while a connection is open.

@@ -9,8 +9,8 @@ fn issuers_and_groups_are_read() {
         "[issuers.corp]\nissuer = 'https://login.example/'\n\
          [issuers.ci]\nissuer = 'http://localhost:9/x'\naudience = 'tools'\njwks = 'keys.json'\nalgorithms = ['ES256']\n\
          caller-claim = 'email'\ngroups-claim = 'roles'\nscopes = ['openid']\ngroups = ['dev']\n\
-         [groups.dev]\nallow = ['git.*']\nadmin = true\nquota = { calls = 9, per = '1h' }\nin-flight = 2\nexpose = 'search'\n\
-         [groups.'Team A']\n[profiles.work]\ngroups = ['dev']\n\
+         [groups.dev]\nissuers = ['corp', 'ci']\nallow = ['git.*']\nadmin = true\nquota = { calls = 9, per = '1h' }\nin-flight = 2\nexpose = 'search'\n\
+         [groups.'Team A']\nissuers = ['corp']\n[profiles.work]\ngroups = ['dev']\n\
          [callers.bot]\ntoken = 'x'\ngroups = ['Team A']\n\
          [callers.'corp:ada']\nadmin = true\nprofile = 'work'\ndeny = ['git.push']\n\
          [servers.git]\ncommand = 'x'\n[listen]\npublic-url = 'https://tools.example/'",

@@ -14,8 +14,8 @@ use crate::protocol::framing::Frame;
 use crate::protocol::list_kind::ListKinds;
 use crate::spec::ServerId;
 use crate::upstream::pending::RequestEnd;
+use crate::upstream::transport::QueuedMessage;
 use crate::upstream::transport::input_pipe::DirectInput;
-use crate::upstream::transport::{CallerSend, QueuedMessage};
 use crate::util::tasks::SpawnBoxed as _;
 
 /// Bytes of a message after its JSON.
@@ -42,12 +42,6 @@ impl TransportLink {
             // A transport runs once.
             let _ = self.inner.direct_input.set(input);
         }
-    }
-
-    /// Sets the transport that sends the requests of clients in the tasks of their callers.
-    pub(in crate::upstream) fn set_caller_send(&self, sender: &Arc<dyn CallerSend>) {
-        // A transport runs once.
-        let _ = self.inner.caller_send.set(Arc::downgrade(sender));
     }
 
     /// Counts a read from the server, also if it contains no valid message.
@@ -80,12 +74,6 @@ impl TransportLink {
     /// Returns a guard that counts a message towards the queued bytes until it is dropped.
     pub(in crate::upstream) fn hold_queued_bytes(&self, message: &QueuedMessage) -> QueuedBytes {
         QueuedBytes { inner: self.inner.clone(), bytes: message.line.len() }
-    }
-
-    /// Counts a message that is not queued towards the queued bytes, until the guard is dropped.
-    pub(in crate::upstream) fn add_queued_bytes(&self, message: &QueuedMessage) -> QueuedBytes {
-        self.inner.queued_bytes.fetch_add(message.line.len(), Ordering::Relaxed);
-        self.hold_queued_bytes(message)
     }
 
     /// Records that the server did not process a request and never will: it was not written, or it was rejected

@@ -1,60 +1,32 @@
 //! The response to one request, as a future.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll};
 
-use tokio::sync::oneshot::{self, error::RecvError};
+use tokio::sync::oneshot;
 
 use super::super::pending::{Activity, RequestEnd};
 use super::MuxInner;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::failure_class::Delivery;
 use crate::protocol::jsonrpc::ResponsePayload;
-use crate::upstream::transport::Exchange;
 
 /// The response to one request. Dropping it early removes the request and cancels it at the server.
+#[derive(Debug)]
 pub(in crate::upstream) struct PendingReply {
     inner: Arc<MuxInner>,
     id: u64,
     receiver: oneshot::Receiver<RequestEnd>,
-    /// Sends the request and reads its response, if no other task does that.
-    exchange: Option<Exchange>,
     cancel_on_drop: bool,
     /// Set when the request has ended. It is no longer in the table.
     has_ended: bool,
 }
 
-impl fmt::Debug for PendingReply {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PendingReply").field("id", &self.id).finish_non_exhaustive()
-    }
-}
-
 impl PendingReply {
     pub(super) fn new(inner: Arc<MuxInner>, id: u64, receiver: oneshot::Receiver<RequestEnd>) -> Self {
-        Self { inner, id, receiver, exchange: None, cancel_on_drop: true, has_ended: false }
-    }
-
-    /// Sets what sends the request while the reply is awaited.
-    pub(super) fn set_exchange(&mut self, exchange: Exchange) {
-        self.exchange = Some(exchange);
-    }
-
-    /// Sends the request and reads its response as far as possible. Returns the end of the request if it ended before that.
-    fn poll_exchange(&mut self, context: &mut Context<'_>) -> Option<Result<RequestEnd, RecvError>> {
-        let exchange = self.exchange.as_mut()?;
-        // Without a waker, the task is not woken for the reply that it reads itself.
-        let mut quiet = Context::from_waker(Waker::noop());
-        if let Poll::Ready(end) = Pin::new(&mut self.receiver).poll(&mut quiet) {
-            return Some(end);
-        }
-        if exchange.as_mut().poll(context).is_ready() {
-            self.exchange = None;
-        }
-        None
+        Self { inner, id, receiver, cancel_on_drop: true, has_ended: false }
     }
 
     /// Returns the request's id.
@@ -78,15 +50,8 @@ impl Future for PendingReply {
     type Output = Result<ResponsePayload, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let end = match self.poll_exchange(context) {
-            Some(end) => end,
-            None => ready!(Pin::new(&mut self.receiver).poll(context)),
-        };
+        let end = std::task::ready!(Pin::new(&mut self.receiver).poll(context));
         self.has_ended = true;
-        if let Some(exchange) = self.exchange.take() {
-            // The response goes on after the reply. Reading it to its end lets its connection be used again.
-            self.inner.tasks.spawn(exchange);
-        }
         Poll::Ready(match end {
             Ok(RequestEnd::Answered(response)) => Ok(response),
             Ok(RequestEnd::BadReply(reason)) => {

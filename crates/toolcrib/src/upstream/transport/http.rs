@@ -1,8 +1,7 @@
 //! HTTP transport: each message to the server is a request of its own, and its response carries the answer.
 //!
-//! The request of a client is sent, and its response read, by the task that waits for it. One task takes the gateway's own
-//! messages from the queue and starts a task for each, which reports its result itself. When the connection is closed or the
-//! server is lost, requests are aborted and the session is ended.
+//! One task takes messages from the queue and starts a task for each, which reports its result itself. When the connection
+//! is closed or the server is lost, the first one aborts them and ends the session.
 
 pub(in crate::upstream) mod auth;
 mod bearer_auth;
@@ -28,6 +27,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::Full;
+use hyper::body::Incoming;
 use hyper::header::{HeaderMap, LOCATION, WWW_AUTHENTICATE};
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use tokio::task::JoinHandle;
@@ -35,7 +35,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::http_client::remote_client::{RemoteBody, RemoteClient};
+use crate::http_client::HttpClient;
 use crate::model::exit_report::{ExitReport, ProcessExit};
 use crate::model::instance_key::InstanceKey;
 use crate::protocol::era::client::CANCELLED;
@@ -44,9 +44,7 @@ use crate::secrets::{Redactor, ResolvedSecrets};
 use crate::spec::{HttpSpec, ServerCard, ServerSpec, TransportKind};
 use crate::upstream::launch::LaunchContext;
 use crate::upstream::pending::RequestEnd;
-use crate::upstream::transport::{
-    CallerSend, Exchange, MessageLimit, OutgoingQueue, QueuedMessage, TransportLink,
-};
+use crate::upstream::transport::{MessageLimit, OutgoingQueue, TransportLink};
 use crate::util::locks::IgnorePoison as _;
 use auth::{Auth, AuthDecision, AuthHeaders, AuthRejection, StaticHeaders, is_auth_status};
 use header_params::HeaderParams;
@@ -89,7 +87,7 @@ pub(in crate::upstream) async fn open(
 /// The running HTTP transport of one server.
 struct HttpConnection {
     link: TransportLink,
-    client: RemoteClient,
+    client: HttpClient,
     url: Uri,
     /// Sent with every request, together with the credentials.
     base_headers: HeaderMap,
@@ -204,7 +202,7 @@ impl HttpConnection {
         url: &Uri,
         customize: impl Fn(&mut HeaderMap),
         body: Bytes,
-    ) -> Result<Response<RemoteBody>, HttpError> {
+    ) -> Result<Response<Incoming>, HttpError> {
         let credentials = self.credentials().await?;
         let response = self.send_once(&method, url, || self.headers(&credentials, &customize), &body).await?;
         let status = response.status();
@@ -246,7 +244,7 @@ impl HttpConnection {
         url: &Uri,
         headers: impl Fn() -> HeaderMap,
         body: &Bytes,
-    ) -> Result<Response<RemoteBody>, HttpError> {
+    ) -> Result<Response<Incoming>, HttpError> {
         let mut url = url.clone();
         for _ in 0..=MAX_REDIRECTS {
             let mut request = Request::new(Full::new(body.clone()));
@@ -272,23 +270,6 @@ impl HttpConnection {
             self.link.mark_not_sent(id);
         }
         self.errors.request_error(error, message)
-    }
-}
-
-impl CallerSend for HttpConnection {
-    fn send(self: Arc<Self>, message: QueuedMessage) -> Result<Exchange, QueuedMessage> {
-        let close_requested = self.link.close_requested();
-        if close_requested.is_cancelled() {
-            return Err(message);
-        }
-        let queued_bytes = self.link.add_queued_bytes(&message);
-        let message = OutgoingMessage::new(message);
-        let lost_on_panic = LostOnPanic(self.clone());
-        let close_requested = close_requested.clone();
-        Ok(Box::pin(async move {
-            let _guards = (lost_on_panic, queued_bytes);
-            close_requested.run_until_cancelled(self.deliver(message)).await;
-        }))
     }
 }
 

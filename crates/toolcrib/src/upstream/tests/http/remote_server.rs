@@ -253,7 +253,6 @@ async fn serve(
         headers: parts.headers,
         body: serde_json::from_slice(&body).unwrap_or_default(),
     };
-    let counter = AbortCounter { aborted, completed: false };
     recorded.lock().unwrap().push(request.clone());
     let reply = script(&request);
     tokio::time::sleep(reply.delay).await;
@@ -263,11 +262,12 @@ async fn serve(
     }
     let (pieces, body) = mpsc::channel(1);
     let mut playing = JoinSet::new();
-    playing.spawn(play_steps(reply.steps, pieces, counter));
+    playing.spawn(play_steps(reply.steps, pieces, aborted));
     response.body(SteppedBody { body, _playing: playing }).unwrap()
 }
 
-async fn play_steps(steps: Vec<Step>, pieces: mpsc::Sender<io::Result<Bytes>>, mut counter: AbortCounter) {
+async fn play_steps(steps: Vec<Step>, pieces: mpsc::Sender<io::Result<Bytes>>, aborted: Arc<AtomicUsize>) {
+    let mut counter = AbortCounter { aborted, completed: false };
     for step in steps {
         let piece = match step {
             Step::Send(text) => Ok(text.into()),
@@ -293,7 +293,7 @@ async fn play_steps(steps: Vec<Step>, pieces: mpsc::Sender<io::Result<Bytes>>, m
     counter.completed = true;
 }
 
-/// Counts a response that is dropped before it is complete, or before it starts.
+/// Counts a response that is dropped before it is complete.
 struct AbortCounter {
     aborted: Arc<AtomicUsize>,
     completed: bool,

@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;
-use hyper::body::Body as _;
+use hyper::body::{Body as _, Incoming};
 use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
 use tokio::time::timeout;
 
-use crate::http_client::remote_client::RemoteBody;
 use crate::http_client::root_cause;
 use crate::protocol::sse::{SseDecoder, SseEvent};
 use crate::upstream::transport::TransportLink;
@@ -51,7 +50,7 @@ pub(super) enum BodyError {
 }
 
 /// Reads a body of at most `limit` bytes.
-pub(super) async fn read_all(mut body: RemoteBody, limit: usize) -> Result<Bytes, BodyError> {
+pub(super) async fn read_all(mut body: Incoming, limit: usize) -> Result<Bytes, BodyError> {
     if body.size_hint().lower() > limit as u64 {
         return Err(BodyError::TooLarge);
     }
@@ -77,7 +76,7 @@ pub(super) async fn read_all(mut body: RemoteBody, limit: usize) -> Result<Bytes
 }
 
 /// Reads the body of an error response; empty if it cannot be read.
-pub(super) async fn read_error_body(body: RemoteBody) -> Bytes {
+pub(super) async fn read_error_body(body: Incoming) -> Bytes {
     timeout(DRAIN_TIMEOUT * 5, read_all(body, MAX_ERROR_BODY))
         .await
         .ok()
@@ -102,14 +101,14 @@ impl StreamPosition {
 
 /// An event stream.
 pub(super) struct EventBody {
-    body: RemoteBody,
+    body: Incoming,
     events: SseDecoder,
     link: TransportLink,
 }
 
 impl EventBody {
     /// Creates a stream whose traffic, also without a message in it, counts as activity of the server.
-    pub(super) fn new(body: RemoteBody, limit: usize, link: &TransportLink) -> Self {
+    pub(super) fn new(body: Incoming, limit: usize, link: &TransportLink) -> Self {
         Self { body, events: SseDecoder::new(limit), link: link.clone() }
     }
 

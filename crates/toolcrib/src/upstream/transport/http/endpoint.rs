@@ -17,8 +17,7 @@ use super::forwarded_groups::ForwardedGroups;
 use super::header_params::HeaderParams;
 use super::http_error::HttpErrorMapper;
 use super::{HttpConnection, HttpRoute};
-use crate::http_client::Connector;
-use crate::http_client::remote_client::RemoteClient;
+use crate::http_client::{self, Connector, HttpClient};
 use crate::oauth::Logins;
 use crate::oauth::bearer::BearerTokens;
 use crate::oauth::token_exchange::ExchangeSource;
@@ -28,14 +27,12 @@ use crate::spec::template::{TemplatePiece, TemplateText};
 use crate::spec::url::parse_url;
 use crate::spec::{Forward, HttpSpec, ServerCard, ServerSpec, TransportKind};
 use crate::upstream::launch::LaunchContext;
-use crate::upstream::transport::{
-    CallerSend, MessageLimit, OutgoingQueue, Transport, TransportFuture, TransportLink,
-};
+use crate::upstream::transport::{MessageLimit, OutgoingQueue, Transport, TransportFuture, TransportLink};
 use crate::util::encoding::encode_header;
 
 /// The HTTP transport of one server, before the first request.
 pub(in crate::upstream) struct HttpTransport {
-    client: RemoteClient,
+    client: HttpClient,
     url: Uri,
     base_headers: HeaderMap,
     auth: Arc<dyn Auth>,
@@ -71,7 +68,7 @@ impl HttpTransport {
             base_headers.insert(PROXY_AUTHORIZATION, value);
         }
         let shutdown = CancellationToken::new();
-        let client = RemoteClient::new(&url, connector, tasks.clone(), shutdown.clone());
+        let client = http_client::build_client(connector, tasks.clone(), shutdown.clone());
         let errors = HttpErrorMapper::new(spec.id.clone(), &url, http, redactor.clone());
         Ok(Self {
             client,
@@ -171,8 +168,6 @@ impl HttpTransport {
 impl Transport for HttpTransport {
     fn run(self: Box<Self>, link: TransportLink, outgoing: OutgoingQueue) -> TransportFuture {
         let connection = Arc::new(self.connect(link));
-        let sender: Arc<dyn CallerSend> = connection.clone();
-        connection.link.set_caller_send(&sender);
         Box::pin(connection.run(outgoing))
     }
 }

@@ -41,7 +41,7 @@ pub async fn fetch_json(url: &str, limit: usize, time: Duration) -> Result<Bytes
             StatusCode::OK => {}
             status => return Err(format!("HTTP {}", status.as_u16())),
         }
-        let document = body::read_all(response.into_body().into(), limit).await;
+        let document = body::read_all(response.into_body(), limit).await;
         document.map_err(|_| "the document is too large or incomplete".to_owned())
     });
     fetched.await.unwrap_or_else(|_| Err("the request timed out".to_owned()))

@@ -8,7 +8,7 @@ use hyper::header::{HeaderMap, RETRY_AFTER, WWW_AUTHENTICATE};
 use hyper::{StatusCode, Uri};
 
 use super::outgoing_message::OutgoingMessage;
-use crate::http_client::remote_client::RemoteError;
+use crate::http_client::root_cause;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::failure_class::FailureClass;
 use crate::model::hint::Hint;
@@ -38,12 +38,10 @@ pub(super) enum HttpError {
     NoCredentials(Error),
 }
 
-impl From<RemoteError> for HttpError {
-    fn from(error: RemoteError) -> Self {
-        match error {
-            RemoteError::Unreachable(reason) => Self::Unreachable(reason),
-            RemoteError::Broken(reason) => Self::Broken(reason),
-        }
+impl From<hyper_util::client::legacy::Error> for HttpError {
+    fn from(error: hyper_util::client::legacy::Error) -> Self {
+        let cause = root_cause(&error);
+        if error.is_connect() { Self::Unreachable(cause) } else { Self::Broken(cause) }
     }
 }
 

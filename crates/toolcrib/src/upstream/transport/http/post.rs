@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use hyper::body::Incoming;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Response, StatusCode};
 use tokio::time::timeout;
@@ -14,7 +15,6 @@ use super::body::{self, BodyError, BodyKind, EventBody};
 use super::outgoing_message::OutgoingMessage;
 use super::session::UpstreamSession;
 use super::{HttpConnection, HttpRoute, NOTIFICATION_TIMEOUT};
-use crate::http_client::remote_client::RemoteBody;
 use crate::protocol::era::client::{DISCOVER, INITIALIZE};
 use crate::protocol::era::handshake::{self, ProbeOutcome};
 use crate::protocol::era::meta;
@@ -161,7 +161,7 @@ impl HttpConnection {
 
     async fn handle_response(
         &self,
-        response: Response<RemoteBody>,
+        response: Response<Incoming>,
         message: &OutgoingMessage,
         id: u64,
         route: &HttpRoute,
