@@ -21,6 +21,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
@@ -91,7 +92,8 @@ impl HandoverChannel {
                 let mut control = SendAncillaryBuffer::new(&mut space);
                 control.push(SendAncillaryMessage::ScmRights(descriptors));
                 let parts = [IoSlice::new(line.as_bytes())];
-                Ok(sendmsg(stream.as_fd(), &parts, &mut control, SendFlags::NOSIGNAL)?)
+                // A closed connection is an error here: programs in Rust ignore SIGPIPE.
+                Ok(sendmsg(stream.as_fd(), &parts, &mut control, SendFlags::empty())?)
             })
             .await?;
         // A new socket has room for a line of this size.
@@ -108,7 +110,7 @@ impl HandoverChannel {
                 let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_LISTENERS))];
                 let mut control = RecvAncillaryBuffer::new(&mut space);
                 let mut parts = [IoSliceMut::new(&mut bytes)];
-                let received = recvmsg(stream.as_fd(), &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+                let received = recvmsg(stream.as_fd(), &mut parts, &mut control, RecvFlags::empty())?;
                 for message in control.drain() {
                     if let RecvAncillaryMessage::ScmRights(received) = message {
                         descriptors.extend(received);
@@ -117,6 +119,10 @@ impl HandoverChannel {
                 Ok(received.bytes)
             })
             .await?;
+        // Not every system can do this while it receives. No server is started before, so none inherits a descriptor.
+        for descriptor in &descriptors {
+            fcntl_setfd(descriptor, FdFlags::CLOEXEC)?;
+        }
         let message = match count {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
             _ => serde_json::from_slice(&bytes[..count]).map_err(io::Error::other)?,
