@@ -87,7 +87,6 @@ impl CallTextWriter {
 }
 
 /// Returns the place of a call among the entries, from the addresses of texts that equal calls share.
-#[expect(clippy::cast_possible_truncation, reason = "the remainder is small")]
 fn entry_index(record: &CallRecord) -> usize {
     let client = record.client.name.as_deref().unwrap_or_default().as_ptr().addr() as u64;
     let mixed = record.name.as_ptr().addr() as u64 ^ client.rotate_left(16);

@@ -239,7 +239,6 @@ fn is_same(one: &str, other: &str) -> bool {
 
 /// Returns a number by which the slot of an earlier call is remembered, from the addresses of texts that are the same for all
 /// calls of a caller to a tool.
-#[expect(clippy::cast_possible_truncation, reason = "16 bits are left")]
 fn hash_addresses(record: &CallRecord) -> usize {
     let server = record.server.as_ref().map_or("", ServerId::as_str);
     // The other names are those of requests, and differ in their address from call to call.
