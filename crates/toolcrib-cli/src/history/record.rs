@@ -25,7 +25,7 @@ const EVENT: u8 = 2;
 const LENGTH_BYTES: usize = 4;
 /// Longest form of a number, in bytes.
 const MAX_NUMBER_BYTES: usize = 10;
-/// Room for the length, the kind and the numbers of a record.
+/// Most bytes of the length, the kind and the numbers of a record.
 const MAX_HEAD_BYTES: usize = LENGTH_BYTES + 1 + 2 * size_of::<u64>() + 10 * MAX_NUMBER_BYTES;
 /// Longest name, in bytes.
 pub(super) const MAX_NAME: usize = 1 << 10;
