@@ -380,6 +380,17 @@ mod tests {
     }
 
     #[test]
+    fn each_decision_has_its_own_counter() {
+        for (index, decision) in DECISIONS.into_iter().enumerate() {
+            let table = CallTable::default();
+            table.record(&CallRecord { decision, ..call_record() });
+            let mut expected = [0; DECISIONS.len()];
+            expected[index] = 1;
+            assert_eq!(table.series().next().unwrap().decisions(), expected, "{decision:?}");
+        }
+    }
+
+    #[test]
     fn parts_of_a_call_are_added_up() {
         let table = CallTable::default();
         table.record(&call_record());
