@@ -29,8 +29,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpStream, UnixListener};
-use tokio::runtime::Handle;
+use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
 use tokio::sync::watch::Receiver;
 use tokio::time::{Instant, sleep, timeout};
@@ -56,8 +55,8 @@ use crate::secrets::SecretLocator;
 use crate::sources::ConfigSources;
 
 use self::call_observers::CallObservers;
-use self::connection_threads::ConnectionThreads;
 pub(crate) use self::connection_threads::thread_count;
+use self::connection_threads::{ConnectionPlace, ConnectionThreads, MovableStream, Threads};
 pub(crate) use self::handle::GatewayHandle;
 pub(crate) use self::handle::StampedConfig;
 pub(crate) use self::handover::{Predecessor, Successor};
@@ -101,7 +100,7 @@ pub(crate) struct Gateway {
     connections: ConnectionCount,
     drain_timeout: Duration,
     tasks: TaskTracker,
-    threads: Arc<ConnectionThreads>,
+    threads: ConnectionThreads,
     logs: LogFiles,
     /// Ends the accept loops and tells every connection to finish.
     stop: CancellationToken,
@@ -124,7 +123,7 @@ impl Gateway {
         let settings = load_settings(running.config, &secrets).await?;
         let mut listeners = GatewayListeners::open(paths, mode, &settings, predecessor).await?;
         let tasks = TaskTracker::new();
-        let threads = Arc::new(ConnectionThreads::start(thread_count()?)?);
+        let threads = ConnectionThreads::start(thread_count()?)?;
         let logs = LogFiles::new(paths.log_dir(), &tasks);
         let observers = CallObservers::open(paths, &settings)?;
         let is_exposed = listeners.is_exposed();
@@ -210,6 +209,10 @@ impl Gateway {
         if let Some(tls) = &self.listeners.tls {
             self.tasks.spawn_boxed(tls.clone().watch(self.stop.clone()));
         }
+        if let Some(threads) = self.threads.several() {
+            let balance = async move { threads.balance().await };
+            self.tasks.spawn_boxed(self.stop.clone().run_until_cancelled_owned(balance));
+        }
         self.accept_connections();
         if let Some(predecessor) = predecessor {
             self.tasks.spawn_boxed(predecessor.confirm(self.http.clone(), self.stop.clone()));
@@ -235,12 +238,11 @@ impl Gateway {
         self.accepting.lock().ignore_poison().cancel();
     }
 
-    /// Returns the limits of an accept loop whose connections are served by `threads`, or by the main one.
-    fn accept_limits(&self, max_connections: usize, threads: Option<Arc<ConnectionThreads>>) -> AcceptLimits {
+    /// Returns the limits of an accept loop.
+    fn accept_limits(&self, max_connections: usize) -> AcceptLimits {
         AcceptLimits {
             permits: Arc::new(Semaphore::new(max_connections)),
             tasks: self.tasks.clone(),
-            threads,
             paused: self.accepting.lock().ignore_poison().clone(),
             stop: self.stop.clone(),
         }
@@ -249,26 +251,22 @@ impl Gateway {
     /// Serves connections of one listener, the gateway's own socket or the public one, at most `max_connections` at the same
     /// time.
     fn accept_on(&self, listener: &Listener, is_own: bool, max_connections: usize) {
-        let threads = matches!(listener, Listener::Tcp(_)).then(|| self.threads.clone());
-        let limits = self.accept_limits(max_connections, threads);
+        let limits = self.accept_limits(max_connections);
         let http = self.http.clone();
         match listener {
             Listener::Tcp(listener) => {
                 let by_ip = AddressLimit::default();
-                let acceptor = TcpAcceptor { listener: listener.clone(), by_ip, http: http.clone() };
+                let threads = self.threads.several();
+                let acceptor = TcpAcceptor { listener: listener.clone(), by_ip, http: http.clone(), threads };
                 let peer_check = self.listeners.peer_check.clone();
                 let tls = self.listeners.tls.clone();
-                let is_moved = self.threads.has_others();
                 let serve = move |accepted: AcceptedTcp, stop| {
                     let http = http.clone();
                     let peer_check = peer_check.clone();
                     let tls = tls.clone();
                     async move {
-                        let AcceptedTcp { mut stream, peer } = accepted;
-                        if is_moved {
-                            stream = stream.into_std().and_then(TcpStream::from_std).ok()?;
-                        }
-                        let peer = identify(peer_check, peer, stream.local_addr().ok()).await;
+                        let AcceptedTcp { stream, peer } = accepted;
+                        let peer = identify(peer_check, peer, stream.local_addr()).await;
                         match tls {
                             None => serve_connection(stream, http, peer, stop).await,
                             Some(tls) => tls.serve(stream, peer, http, stop).await,
@@ -425,18 +423,28 @@ trait Acceptor {
     type Stream;
     /// Held while a connection is open.
     type Permit: Send + 'static;
-    fn accept(&self) -> impl Future<Output = io::Result<(Self::Stream, Self::Permit)>> + Send;
+    fn accept(&self) -> impl Future<Output = io::Result<Accepted<Self::Stream, Self::Permit>>> + Send;
+}
+
+/// A connection that was accepted.
+struct Accepted<S, P> {
+    stream: S,
+    permit: P,
+    /// Its thread, if there are several.
+    place: Option<ConnectionPlace>,
 }
 
 struct TcpAcceptor {
     listener: Arc<TcpListener>,
     by_ip: AddressLimit,
     http: Arc<HttpGateway>,
+    /// The threads for the connections, if there are several.
+    threads: Option<Arc<Threads>>,
 }
 
 /// A connection and the address of its client.
 struct AcceptedTcp {
-    stream: TcpStream,
+    stream: MovableStream,
     peer: SocketAddr,
 }
 
@@ -458,7 +466,7 @@ impl Acceptor for TcpAcceptor {
 
     /// Accepts a connection. Those of trusted proxies and of other replicas are not limited, because they are used by many
     /// clients.
-    async fn accept(&self) -> io::Result<(AcceptedTcp, Option<AddressPermit>)> {
+    async fn accept(&self) -> io::Result<Accepted<AcceptedTcp, Option<AddressPermit>>> {
         loop {
             let (stream, peer) = self.listener.accept().await?;
             let is_shared = self.http.is_trusted_proxy(peer.ip()) || self.http.is_replica(peer.ip());
@@ -473,7 +481,9 @@ impl Acceptor for TcpAcceptor {
                 },
             };
             let _ = stream.set_nodelay(true);
-            return Ok((AcceptedTcp { stream, peer }, permit));
+            let place = self.threads.clone().map(ConnectionPlace::new);
+            let stream = MovableStream::new(stream, place.as_ref());
+            return Ok(Accepted { stream: AcceptedTcp { stream, peer }, permit, place });
         }
     }
 }
@@ -484,7 +494,7 @@ impl Acceptor for UnixAcceptor {
 
     /// Accepts a connection. On the gateway's own socket, only this user and root are accepted. File permissions should ensure
     /// that already, but a client of this socket needs no token, so the peer is checked as well.
-    async fn accept(&self) -> io::Result<(AcceptedUnix, ())> {
+    async fn accept(&self) -> io::Result<Accepted<AcceptedUnix, ()>> {
         loop {
             let (stream, _) = self.listener.accept().await?;
             let uid = stream.peer_cred().ok().map(|peer| peer.uid());
@@ -497,7 +507,8 @@ impl Acceptor for UnixAcceptor {
                 }
                 false => ConnectionPeer::from(Entrypoint::OtherUser).with_uid(uid),
             };
-            return Ok((AcceptedUnix { stream: self.connections.add(stream), peer }, ()));
+            let stream = AcceptedUnix { stream: self.connections.add(stream), peer };
+            return Ok(Accepted { stream, permit: (), place: None });
         }
     }
 }
@@ -507,8 +518,6 @@ struct AcceptLimits {
     /// One permit per open connection.
     permits: Arc<Semaphore>,
     tasks: TaskTracker,
-    /// The threads for the connections; the main one if absent.
-    threads: Option<Arc<ConnectionThreads>>,
     /// Ends the loop.
     paused: CancellationToken,
     /// Tells the connections to finish.
@@ -542,14 +551,12 @@ where
             next = next => next,
         };
         match accepted {
-            Ok((stream, connection_permit)) => {
+            Ok(accepted) => {
                 failing = false;
-                let permits = (permit, connection_permit);
-                let connection = serve(stream, limits.stop.clone());
+                let permits = (permit, accepted.permit);
+                let connection = serve(accepted.stream, limits.stop.clone());
                 let tasks = limits.tasks.clone();
-                let runtime = limits.threads.as_ref().and_then(|threads| threads.pick());
-                let _spawn_there = runtime.as_ref().map(Handle::enter);
-                limits.tasks.spawn_boxed(async move {
+                let task = async move {
                     if let Some(stream) = connection.await {
                         // A task never shrinks, so a long-lived stream moves to a small task of its own.
                         tasks.spawn_boxed(async move {
@@ -557,7 +564,11 @@ where
                             drop(permits);
                         });
                     }
-                });
+                };
+                match accepted.place {
+                    Some(place) => place.spawn(limits.tasks.clone(), task),
+                    None => drop(limits.tasks.spawn_boxed(task)),
+                }
             }
             Err(error) => {
                 if !failing {

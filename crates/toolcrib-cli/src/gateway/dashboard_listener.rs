@@ -8,7 +8,7 @@ use toolcrib_serve::{AddressLimit, AddressPermit, ConnectionPeer, Entrypoint, se
 
 use super::idle_exit::{ConnectionCount, OpenConnection};
 use super::peer_check::PeerCheck;
-use super::{AcceptedTcp, Acceptor, Gateway, TcpAcceptor, accept_all, identify};
+use super::{Accepted, AcceptedTcp, Acceptor, Gateway, TcpAcceptor, accept_all, identify};
 use crate::listen::ListenAddr;
 
 /// Connections of browsers at the same time.
@@ -24,9 +24,9 @@ impl Acceptor for DashboardAcceptor {
     type Stream = AcceptedTcp;
     type Permit = (Option<AddressPermit>, OpenConnection);
 
-    async fn accept(&self) -> io::Result<(AcceptedTcp, Self::Permit)> {
-        let (accepted, permit) = self.tcp.accept().await?;
-        Ok((accepted, (permit, self.connections.enter())))
+    async fn accept(&self) -> io::Result<Accepted<AcceptedTcp, Self::Permit>> {
+        let Accepted { stream, permit, place } = self.tcp.accept().await?;
+        Ok(Accepted { stream, permit: (permit, self.connections.enter()), place })
     }
 }
 
@@ -37,13 +37,13 @@ impl Gateway {
         let connections = self.connections.clone();
         let http = self.http.clone();
         let acceptor_http = self.http.clone();
-        let limits = self.accept_limits(MAX_CONNECTIONS, None);
+        let limits = self.accept_limits(MAX_CONNECTIONS);
         let serve = move |accepted: AcceptedTcp, stop: CancellationToken| {
             let http = http.clone();
             async move {
                 let AcceptedTcp { stream, peer } = accepted;
                 let check = PeerCheck::new(&ListenAddr::default(), false);
-                let identified = identify(check, peer, stream.local_addr().ok()).await;
+                let identified = identify(check, peer, stream.local_addr()).await;
                 let peer = match identified.entrypoint() {
                     Entrypoint::Tcp => ConnectionPeer::new(Entrypoint::Dashboard, peer.ip()),
                     _ => identified,
@@ -57,7 +57,7 @@ impl Gateway {
                 opened = opened.wait_for(Option::is_some) => opened.ok().and_then(|listener| listener.clone()),
             };
             let Some(listener) = listener else { return };
-            let tcp = TcpAcceptor { listener, by_ip: AddressLimit::default(), http: acceptor_http };
+            let tcp = TcpAcceptor { listener, by_ip: AddressLimit::default(), http: acceptor_http, threads: None };
             accept_all(DashboardAcceptor { tcp, connections }, limits, serve).await;
         });
     }

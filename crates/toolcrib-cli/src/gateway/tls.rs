@@ -13,7 +13,6 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 use tokio::io::AsyncWriteExt as _;
-use tokio::net::TcpStream;
 use tokio::time::sleep;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -25,6 +24,7 @@ use toolcrib::util::locks::IgnorePoison as _;
 use toolcrib_serve::{ConnectionPeer, HttpGateway, OpenedConnection, StreamFuture, serve_after_handshake};
 
 use super::client_certificate::{CertificateConnection, read_expiry, read_names};
+use super::connection_threads::MovableStream;
 use crate::command_error::{CommandError, ProblemReport};
 use crate::sources::FileStamp;
 
@@ -188,7 +188,7 @@ impl ServerTls {
     /// As [`serve_after_handshake`].
     pub(super) async fn serve(
         self: Arc<Self>,
-        stream: TcpStream,
+        stream: MovableStream,
         peer: ConnectionPeer,
         http: Arc<HttpGateway>,
         stop: CancellationToken,
@@ -209,12 +209,12 @@ impl ServerTls {
     /// Performs the handshake of a connection.
     async fn accept(
         self: Arc<Self>,
-        mut stream: TcpStream,
+        mut stream: MovableStream,
         peer: ConnectionPeer,
         connection: Arc<CertificateConnection>,
-    ) -> io::Result<OpenedConnection<TlsStream<TcpStream>>> {
+    ) -> io::Result<OpenedConnection<TlsStream<MovableStream>>> {
         let mut first = [0];
-        if stream.peek(&mut first).await? == 1 && first[0] != HANDSHAKE_RECORD {
+        if stream.get()?.peek(&mut first).await? == 1 && first[0] != HANDSHAKE_RECORD {
             stream.write_all(PLAIN_HTTP_RESPONSE).await?;
             stream.shutdown().await?;
             return Err(io::Error::new(ErrorKind::InvalidData, "the client does not speak TLS"));
