@@ -157,8 +157,7 @@ where
     let service_conn = conn.clone();
     let service = service_fn(move |request| {
         let guard = RequestGuard::new(&service_phase);
-        // Boxed, because hyper keeps the memory of this future between requests.
-        Box::pin(respond_in_phase(service_conn.clone(), guard, request))
+        respond_in_phase(service_conn.clone(), guard, request)
     });
     let mut builder = http1::Builder::new();
     // The caller enforces the header timeout across phases.
