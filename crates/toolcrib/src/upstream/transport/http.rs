@@ -157,8 +157,8 @@ impl HttpConnection {
             }
             let connection = self.clone();
             let lost_on_panic = LostOnPanic(self.clone());
-            in_flight.spawn(request_id, |running| async move {
-                let _guards = (lost_on_panic, queued_bytes, running); // dropped even if the task never runs
+            in_flight.spawn(request_id, |guard| async move {
+                let _guards = (lost_on_panic, queued_bytes, guard); // dropped even if the task never runs
                 connection.deliver(message).await;
             });
         }

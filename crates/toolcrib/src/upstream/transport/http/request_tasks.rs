@@ -29,7 +29,7 @@ struct RemoveOnDrop {
 
 /// A guard that a task holds until it ends.
 #[derive(Debug)]
-pub(super) struct RunningTask {
+pub(super) struct RequestTaskGuard {
     /// Absent if the task cannot be aborted.
     _removed: Option<RemoveOnDrop>,
 }
@@ -43,19 +43,19 @@ impl Drop for RemoveOnDrop {
 impl RequestTasks {
     /// Starts the task that `task` returns, which can be aborted by the number of its request if it has one. The task holds
     /// its guard itself: one around it would be a second future of its size, of 3 KB, to which it is copied.
-    pub(super) fn spawn<F>(&self, request: Option<u64>, task: impl FnOnce(RunningTask) -> F)
+    pub(super) fn spawn<F>(&self, request: Option<u64>, task: impl FnOnce(RequestTaskGuard) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
     {
         let Some(request) = request else {
-            let task = task(RunningTask { _removed: None });
+            let task = task(RequestTaskGuard { _removed: None });
             self.tasks.spawn_boxed(self.shutdown.clone().run_until_cancelled_owned(task));
             return;
         };
         let removed = RemoveOnDrop { by_request: self.by_request.clone(), request };
         // Held until the task is in the map: on another thread, it may end before.
         let mut by_request = self.by_request.lock().ignore_poison();
-        let handle = self.tasks.spawn_boxed(task(RunningTask { _removed: Some(removed) }));
+        let handle = self.tasks.spawn_boxed(task(RequestTaskGuard { _removed: Some(removed) }));
         by_request.insert(request, handle);
     }
 
