@@ -210,8 +210,7 @@ impl Gateway {
             self.tasks.spawn_boxed(tls.clone().watch(self.stop.clone()));
         }
         if let Some(threads) = self.threads.several() {
-            let balance = async move { threads.balance().await };
-            self.tasks.spawn_boxed(self.stop.clone().run_until_cancelled_owned(balance));
+            self.tasks.spawn_boxed(self.stop.clone().run_until_cancelled_owned(threads.balance()));
         }
         self.accept_connections();
         if let Some(predecessor) = predecessor {

@@ -1,9 +1,9 @@
 //! Threads that serve TCP connections, each with a runtime of its own.
 //!
-//! Servers are on the main thread, so a call of a connection on another thread wakes both threads. With 16 callers, half of
-//! them on the other thread, a call costs 1.3 times the CPU of one on one thread; with 256 callers, when threads seldom sleep, 1.2 times. All
-//! connections are therefore on the main thread until tasks wait too long there. Some of them then move to other threads, and
-//! return when the load is gone.
+//! Servers are on the main thread, so a call of a connection on another thread wakes both threads. If half of the
+//! connections are on the other thread, a call costs 1.3 times the CPU of one on one thread with 16 callers, and 1.2 times with
+//! 256, when threads seldom sleep. All connections are therefore on the main thread until tasks wait too long there. Some of
+//! them then move to other threads, and return when the load is gone.
 
 mod balance;
 mod movable_connection;
@@ -48,8 +48,8 @@ pub(super) struct ConnectionThreads {
 pub(super) struct Threads {
     /// The main thread comes first.
     all: Vec<Thread>,
-    /// Index of the thread for new connections.
-    newest: AtomicUsize,
+    /// Index of the thread that gets new connections.
+    for_new: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -89,7 +89,7 @@ impl ConnectionThreads {
         let others = others.map_err(|error| CommandError::unexpected(&error))?;
         let runtimes = others.iter().map(Runtime::handle).cloned();
         let all = std::iter::once(Handle::current()).chain(runtimes).map(Thread::new).collect();
-        Ok(Self { threads: Arc::new(Threads { all, newest: AtomicUsize::new(MAIN) }), others })
+        Ok(Self { threads: Arc::new(Threads { all, for_new: AtomicUsize::new(MAIN) }), others })
     }
 
     /// Returns the threads if there are others than the main one.
@@ -113,7 +113,7 @@ fn start_runtime() -> io::Result<Runtime> {
 
 impl Threads {
     /// Moves connections between the threads by their load, until one of the threads has ended.
-    pub(super) async fn balance(&self) {
+    pub(super) async fn balance(self: Arc<Self>) {
         let mut loads: Vec<_> = self.all.iter().map(|_| ThreadLoad::default()).collect();
         let mut last_tick = Instant::now();
         let mut ticks = interval_at(last_tick + INTERVAL, INTERVAL);
@@ -125,7 +125,7 @@ impl Threads {
                 let Some(measured) = thread.measure().await else { return };
                 load.record(&measured, elapsed);
             }
-            self.newest.store(balance::pick_thread(&loads), Ordering::Relaxed);
+            self.for_new.store(balance::pick_thread(&loads), Ordering::Relaxed);
             tracing::trace!(?loads, "measured the threads");
             // A connection that was not active since the last request need not move.
             self.all.iter().for_each(|thread| thread.moves.store(0, Ordering::Relaxed));

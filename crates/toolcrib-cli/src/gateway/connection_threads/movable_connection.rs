@@ -24,7 +24,7 @@ pub(in crate::gateway) struct ConnectionPlace {
 impl ConnectionPlace {
     /// Places a new connection.
     pub(in crate::gateway) fn new(threads: Arc<Threads>) -> Self {
-        let thread = threads.newest.load(Ordering::Relaxed);
+        let thread = threads.for_new.load(Ordering::Relaxed);
         threads.all[thread].connections.fetch_add(1, Ordering::Relaxed);
         Self { threads, thread: Arc::new(AtomicUsize::new(thread)) }
     }
