@@ -49,6 +49,8 @@ pub struct Catalog {
     servers: BTreeMap<ServerId, ServerOffer>,
     /// True if any server was never listed.
     has_undiscovered: bool,
+    /// Whether any server has pages, determined on first use.
+    any_pages: OnceLock<bool>,
 }
 
 /// The items that one server offers.
@@ -96,6 +98,7 @@ impl Catalog {
             uri_templates: Vec::new(),
             servers: collect_map(listings.iter().map(|(server, listing)| (server.clone(), offer(listing)))),
             has_undiscovered: listings.values().any(Option::is_none),
+            any_pages: OnceLock::new(),
         };
         let templates = catalog.templates().iter();
         catalog.uri_templates = templates.map(|item| UriTemplate::parse(&item.own_name)).collect();
@@ -215,7 +218,8 @@ impl Catalog {
 
     /// Returns whether a server's tools or resources name pages.
     pub(crate) fn has_pages(&self, server: &ServerId) -> bool {
-        self.servers.get(server).is_some_and(ServerOffer::has_pages)
+        let any_pages = || self.servers.values().any(ServerOffer::has_pages);
+        *self.any_pages.get_or_init(any_pages) && self.servers.get(server).is_some_and(ServerOffer::has_pages)
     }
 
     /// Returns the name and version that a server gave itself, as JSON; `None` until it has been listed.

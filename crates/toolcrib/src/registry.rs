@@ -7,7 +7,7 @@ mod roster_edit;
 mod shared_server;
 mod starts;
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -38,7 +38,8 @@ use shared_server::SharedServer;
 /// The servers of one crib. Disabled servers are included but have no supervisor.
 #[derive(Debug)]
 pub(crate) struct Registry {
-    servers: RwLock<BTreeMap<ServerId, RegisteredServer>>,
+    /// Not sorted, so that finding the server of a call costs the same whatever their number.
+    servers: RwLock<HashMap<ServerId, RegisteredServer>>,
     /// Set once, under the lock of `servers`; no server is added after that.
     closed: AtomicBool,
     /// True if any server has argument checks, so that calls without them pay nothing.
@@ -228,11 +229,11 @@ impl Registry {
         }
     }
 
-    fn servers(&self) -> RwLockReadGuard<'_, BTreeMap<ServerId, RegisteredServer>> {
+    fn servers(&self) -> RwLockReadGuard<'_, HashMap<ServerId, RegisteredServer>> {
         self.servers.read().ignore_poison()
     }
 
-    fn servers_mut(&self) -> RwLockWriteGuard<'_, BTreeMap<ServerId, RegisteredServer>> {
+    fn servers_mut(&self) -> RwLockWriteGuard<'_, HashMap<ServerId, RegisteredServer>> {
         self.servers.write().ignore_poison()
     }
 
@@ -241,8 +242,9 @@ impl Registry {
     /// background.
     pub(crate) fn apply(&self, roster: Roster) -> Result<AppliedRoster, Error> {
         self.edit(|edit| {
-            let removed: Vec<ServerId> =
+            let mut removed: Vec<ServerId> =
                 edit.servers.keys().filter(|id| roster.get(id).is_none()).cloned().collect();
+            removed.sort();
             removed.into_iter().for_each(|id| edit.remove(id));
             roster.into_servers().for_each(|spec| edit.put(spec));
             Ok(())
@@ -324,7 +326,7 @@ impl Registry {
     }
 
     /// Discards the cached responses of servers that were removed or changed.
-    fn invalidate_cache(&self, servers: &BTreeMap<ServerId, RegisteredServer>, changes: &RosterChanges) {
+    fn invalidate_cache(&self, servers: &HashMap<ServerId, RegisteredServer>, changes: &RosterChanges) {
         let cache = &self.services.cache;
         let can_cache = |entry: &RegisteredServer| entry.is_enabled() && entry.spec().can_cache_results();
         cache.set_caches_tools(servers.values().any(can_cache));
@@ -340,7 +342,7 @@ impl Registry {
         self.update_limits_results(&servers);
     }
 
-    fn update_limits_results(&self, servers: &BTreeMap<ServerId, RegisteredServer>) {
+    fn update_limits_results(&self, servers: &HashMap<ServerId, RegisteredServer>) {
         let limits_results = self.limits_client_results.load(Ordering::Relaxed)
             || servers.values().any(|entry| entry.spec().limits_results());
         self.limits_results.store(limits_results, Ordering::Relaxed);
@@ -353,9 +355,8 @@ impl Registry {
 
     /// Returns the enabled servers that have `result_tokens`, for all of their tools or some.
     pub(crate) fn limited_servers(&self) -> Vec<ServerId> {
-        let servers = self.servers();
-        let limited = servers.iter().filter(|(_, entry)| entry.is_enabled() && entry.spec().limits_results());
-        limited.map(|(server, _)| server.clone()).collect()
+        let limited = self.enabled().into_iter().filter(|entry| entry.spec().limits_results());
+        limited.map(|entry| entry.spec().id.clone()).collect()
     }
 
     /// Returns the tokens of a result that clients are sent, if the tool or its server limits them.
@@ -388,7 +389,9 @@ impl Registry {
 
     /// Returns every server, sorted by name.
     pub(crate) fn all(&self) -> Vec<RegisteredServer> {
-        self.servers().values().cloned().collect()
+        let mut all: Vec<RegisteredServer> = self.servers().values().cloned().collect();
+        all.sort_by(|one, other| one.spec().id.cmp(&other.spec().id));
+        all
     }
 
     /// Returns every enabled server, sorted by name.

@@ -1,6 +1,6 @@
 //! Changes of the set of servers: what a roster, an added or a removed server does to the registry.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -52,7 +52,7 @@ pub(crate) struct AppliedRoster {
 /// A change of the servers while they are locked.
 pub(super) struct RosterEdit<'a> {
     pub(super) registry: &'a Registry,
-    pub(super) servers: &'a mut BTreeMap<ServerId, RegisteredServer>,
+    pub(super) servers: &'a mut HashMap<ServerId, RegisteredServer>,
     pub(super) changes: RosterChanges,
     /// Supervisors that finish their calls and stop.
     pub(super) draining: Vec<Supervisor>,
@@ -102,7 +102,7 @@ impl RosterEdit<'_> {
     }
 
     /// Returns the servers that this edit starts: those that start at boot and did not exist in this form before.
-    pub(super) fn booting(&self, before: &BTreeMap<ServerId, RegisteredServer>) -> Vec<Supervisor> {
+    pub(super) fn booting(&self, before: &HashMap<ServerId, RegisteredServer>) -> Vec<Supervisor> {
         let was_started = |id: &ServerId| {
             before.get(id).is_some_and(RegisteredServer::starts_at_boot)
                 && !self.changes.restarted.contains(id)
