@@ -8,6 +8,7 @@ mod initialize;
 pub(crate) mod listen;
 mod methods;
 mod owned_request;
+mod planned_request;
 pub(crate) mod recent_clients;
 mod result_budget;
 mod result_parts;
@@ -44,9 +45,7 @@ use toolcrib::{
 
 use self::catalog_digest::{CatalogDigest, ListDigests, hash_list};
 use self::change_watcher::list_index;
-use self::methods::MethodAction;
 use self::recent_clients::RecentClients;
-use self::search_tools::SearchTool;
 use self::stored_results::ResultStore;
 use crate::callers::AuthenticatedCaller;
 
@@ -305,75 +304,9 @@ impl McpService {
         }
     }
 
-    /// Handles one request. Dropping the future cancels it.
-    pub(crate) async fn respond(
-        &self,
-        context: RequestContext,
-        method: &str,
-        params: Option<Object>,
-    ) -> ResponsePayload {
-        let mut params = params.unwrap_or_default();
-        let era = context.client.era;
-        if method == "tools/call"
-            && let Some(tool) = self.find_search_tool(&context.scope, &params)
-        {
-            if tool != SearchTool::Call {
-                return Box::pin(self.answer_search_tool(&context, tool, &params)).await;
-            }
-            if let Err(response) = self.unwrap_call(&context, &mut params) {
-                return response;
-            }
-        }
-        if self.crib.limits_results()
-            && let Some(response) = Box::pin(self.answer_stored_result(&context, method, &params)).await
-        {
-            return response;
-        }
-        match methods::classify(&context.scope.view, era, method, &params) {
-            Ok(MethodAction::Forward(selector)) => self.forward(context, method, selector, params).await,
-            // Boxed to keep the future of a call small.
-            Ok(MethodAction::Extension) => Box::pin(self.forward_extension(context, method, params)).await,
-            Ok(MethodAction::ListSkills) => Box::pin(self.list_skills(&context)).await,
-            Ok(MethodAction::List(kind)) => Box::pin(self.list(context, kind, params)).await.0,
-            Ok(MethodAction::ListTasks) => Box::pin(self.list_tasks(&context, &params)).await,
-            Ok(MethodAction::Discover) => {
-                ResponsePayload::Result(Box::pin(self.discover_result(&context.scope)).await)
-            }
-            Ok(MethodAction::Empty) => ResponsePayload::Result(client::empty_result(era)),
-            Err(response) => response,
-        }
-    }
-
     /// Returns whether a request is forwarded to a server, which may send updates before its response.
     pub(crate) fn is_forwarded(era: Era, method: &str) -> bool {
         methods::is_forwarded(era, method)
-    }
-
-    /// Makes the call and encodes its outcome.
-    async fn forward(
-        &self,
-        context: RequestContext,
-        method: &str,
-        selector: Selector,
-        params: Object,
-    ) -> ResponsePayload {
-        let era = context.client.era;
-        let budgeted = self.budgeted_call(&context.scope, method, &selector);
-        let call = context.call(methods::to_static(method), selector, params);
-        match self.crib.call(call).await {
-            Ok(mut outcome) => match (budgeted, &outcome.server) {
-                (Some(budgeted), Some(server)) => {
-                    outcome.answer = Box::pin(self.fit_answer(&budgeted, server, outcome.answer)).await;
-                    adapt_outcome(outcome, method, era)
-                }
-                _ => adapt_outcome(outcome, method, era),
-            },
-            Err(error) if error.is_for_model() && method == "tools/call" => {
-                let result = error_as_tool_result(&error, &self.hint_text(&error));
-                adapt_response_for_client(result, method, Era::Session, era, None)
-            }
-            Err(error) => self.error_payload(&error),
-        }
     }
 
     /// Returns one page of a list, and the catalog of the caller. The page is read from the lists of the client's own

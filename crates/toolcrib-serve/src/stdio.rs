@@ -34,7 +34,7 @@ use crate::outbox::{Outbox, outbox};
 use crate::service::change_watcher::ChangeWatcher;
 use crate::service::in_flight::InFlight;
 use crate::service::session_client::SessionClientState;
-use crate::service::updates::{PendingQuestions, UpdateReceiver};
+use crate::service::updates::{PendingQuestions, UpdateReceiver, UpdateWriter};
 use crate::service::{ClientHandle, EndpointScope, McpService, RequestContext, error_payload};
 
 /// Concurrent requests of one client.
@@ -425,10 +425,13 @@ async fn respond_stateless(
     out: &Outbox,
 ) -> ResponsePayload {
     if !McpService::is_forwarded(Era::Stateless, method) {
-        return service.respond(context, method, params).await;
+        return service.plan(context, method, params).respond().await;
     }
     // Also without updates: the server is told the reason of a cancellation.
-    service.respond_with_updates(context, method, params, receiver, out).await
+    let updates = Arc::new(UpdateWriter::new(receiver, out));
+    let response = service.plan(context.with_updates(updates.clone()), method, params).respond().await;
+    updates.send_withdrawals();
+    response
 }
 
 /// Sends change notifications until the client cancels the request or the pipe ends.

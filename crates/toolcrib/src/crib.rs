@@ -133,6 +133,12 @@ impl Crib {
     /// # Cancel safety
     /// Dropping the future cancels the call, also at the server.
     pub async fn call(&self, call: Call) -> Result<Outcome, Error> {
+        self.call_boxed(Box::new(call)).await
+    }
+
+    /// Like [`Crib::call`], with a smaller future.
+    #[doc(hidden)]
+    pub async fn call_boxed(&self, call: Box<Call>) -> Result<Outcome, Error> {
         let inner = &*self.inner;
         let _in_flight = inner.in_flight.token();
         let mut observed = ObservedCall::new(call, &inner.observers);

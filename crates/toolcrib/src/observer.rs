@@ -205,7 +205,7 @@ impl Observers {
 
 /// A call that is recorded exactly once, even if it is dropped before it ends.
 pub(crate) struct ObservedCall<'a> {
-    pub(crate) call: Call,
+    pub(crate) call: Box<Call>,
     observers: &'a Observers,
     /// When the call started; `None` if it is not recorded, or is recorded already.
     started: Option<Instant>,
@@ -215,7 +215,7 @@ pub(crate) struct ObservedCall<'a> {
 }
 
 impl<'a> ObservedCall<'a> {
-    pub(crate) fn new(mut call: Call, observers: &'a Observers) -> Self {
+    pub(crate) fn new(mut call: Box<Call>, observers: &'a Observers) -> Self {
         let observed = observers.has_any();
         let mut spans = None;
         if observed {

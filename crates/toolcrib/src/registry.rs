@@ -22,6 +22,7 @@ use crate::model::listing::{ListTtl, Listing};
 use crate::model::status::ServerStatus;
 use crate::process::stderr::StderrTail;
 use crate::protocol::list_kind::ListKind;
+use crate::protocol::versions::Era;
 use crate::spec::{Endpoint, Roster, ServerId, ServerSpec, Sharing};
 use crate::supervisor::listing_store::ListingStore;
 use crate::supervisor::start_gate::StartGate;
@@ -432,6 +433,15 @@ impl Registry {
             RegisteredServer::Disabled(_) => Err(disabled_error(server)),
             enabled => Ok(enabled),
         })
+    }
+
+    /// Returns a lease on a shared server if it is ready.
+    pub(crate) fn try_lease(&self, server: &ServerId, era: Era) -> Option<Lease> {
+        let supervisor = match self.servers().get(server)? {
+            RegisteredServer::Shared(shared) => shared.for_era(era).clone(),
+            _ => return None,
+        };
+        supervisor.try_lease()
     }
 
     /// Returns a lease on the instance that a call goes to, and starts it if needed. If the server is replaced

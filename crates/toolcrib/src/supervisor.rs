@@ -397,7 +397,7 @@ impl Supervisor {
     }
 
     /// Returns a lease without asking the actor, if the server is ready.
-    fn try_lease(&self) -> Option<Lease> {
+    pub(crate) fn try_lease(&self) -> Option<Lease> {
         let snapshot = self.0.snapshot.borrow();
         let server = snapshot.leased.upgrade()?;
         // The actor decides what follows after the end of a connection, and after the machine was suspended.

@@ -275,9 +275,9 @@ impl Connection {
         if needs_task {
             call.params.remove("task");
         }
-        let reply = sent?;
+        let mut reply = sent?;
         call.dispatched = true;
-        let mut response = self.await_reply(reply, &deadline).await?;
+        let mut response = self.await_reply(&mut reply, &deadline).await?;
         if needs_task {
             response = Box::pin(self.await_task_result(call, response, &deadline)).await?;
         }
@@ -349,8 +349,8 @@ impl Connection {
     pub(crate) async fn request(&self, method: &str, mut params: Object) -> Result<ResponsePayload, Error> {
         let settings = self.settings();
         let deadline = Deadline::new(&settings.limits, &settings.tools, "", Instant::now());
-        let reply = self.send_request(method, &mut params, None)?;
-        self.await_reply(reply, &deadline).await
+        let mut reply = self.send_request(method, &mut params, None)?;
+        self.await_reply(&mut reply, &deadline).await
     }
 
     fn send_request(
@@ -379,12 +379,12 @@ impl Connection {
     /// limit.
     async fn await_reply(
         &self,
-        mut reply: PendingReply,
+        reply: &mut PendingReply,
         deadline: &Deadline<'_>,
     ) -> Result<ResponsePayload, Error> {
         let mut until = deadline.initial();
         loop {
-            if let Ok(response) = timeout_at(until, &mut reply).await {
+            if let Ok(response) = timeout_at(until, &mut *reply).await {
                 return response;
             }
             match deadline.extend(until, reply.last_activity()) {

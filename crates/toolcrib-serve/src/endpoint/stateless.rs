@@ -31,7 +31,8 @@ pub(super) async fn respond(
     meta: RequestMeta,
 ) -> Response<ResponseBody> {
     if request.method == LISTEN {
-        return open_listen_stream(conn, scope, request, &meta).await;
+        // Boxed to keep the future of a call small.
+        return Box::pin(open_listen_stream(conn, scope, request, &meta)).await;
     }
     let McpRequest { id, method, params, accepts_events } = request;
     let wants_updates =
@@ -42,13 +43,13 @@ pub(super) async fn respond(
     service.recent_clients.record_stateless(&client, &scope, &meta, &conn.meta_reader);
     let context = RequestContext::stateless(scope, &meta, client.key);
     if !wants_updates {
-        let response = service.respond(context, &method, params).await;
+        let response = service.plan(context, &method, params).respond().await;
         return respond_completely(conn, &access, &id, &response);
     }
     let (sink, mut updates) = mpsc::channel(MAX_QUEUED_UPDATES);
     // Runs in a task of its own, so that a client that does not read delays only itself. Ends with the stream.
     let context = context.with_updates(Arc::new(sink));
-    let call = async move { service.respond(context, &method, params).await };
+    let call = async move { service.plan(context, &method, params).respond().await };
     let call = AbortOnDropHandle::new(conn.gateway.tasks.spawn_boxed(call));
     let mut call: PendingCall = Box::pin(async move { call.await.unwrap_or_else(|_| internal_error()) });
     let first = tokio::select! {

@@ -43,7 +43,7 @@ impl McpService {
         params: Object,
     ) -> ResponsePayload {
         match self.select_extension_server(&context, method, &params).await {
-            Ok(Some(selector)) => self.forward(context, method, selector, params).await,
+            Ok(Some(selector)) => self.plan_call(context, method, selector, params).make(self).await,
             Ok(None) => self.answer_unknown_method(context, method).await,
             Err(response) => response,
         }

@@ -106,29 +106,38 @@ impl McpService {
         page.items = items.into();
     }
 
-    /// Answers requests for stored results; `None` for any other request.
-    pub(super) async fn answer_stored_result(
+    /// Returns what a request asks of a stored result; `None` for any other request.
+    pub(super) fn find_stored_request(
         &self,
-        context: &RequestContext,
+        scope: &EndpointScope,
         method: &str,
         params: &Object,
-    ) -> Option<ResponsePayload> {
-        let scope = &context.scope;
-        let era = context.client.era;
+    ) -> Option<StoredResultRequest> {
         match method {
             "tools/call" => {
                 let is_read_result = params.get("name").is_some_and(|name| &**name == br#""read_result""#);
-                if !is_read_result || !self.lists_read_result(scope) {
-                    return None;
-                }
-                Some(encode_answer(self.read_result(scope.caller(), params).await, era))
+                (is_read_result && self.lists_read_result(scope)).then_some(StoredResultRequest::Tool)
             }
             "resources/read" if scope.view == CatalogScope::All => {
-                let uri = params.get_string("uri")?;
-                let rest = uri.strip_prefix(URI_PREFIX)?;
-                Some(self.read_result_resource(scope.caller(), &uri, rest, era).await)
+                let uri = params.get_string("uri").filter(|uri| uri.starts_with(URI_PREFIX))?;
+                Some(StoredResultRequest::Resource(uri.into_owned()))
             }
             _ => None,
+        }
+    }
+
+    /// Answers a request for a stored result.
+    pub(super) async fn answer_stored_result(
+        &self,
+        context: &RequestContext,
+        requested: StoredResultRequest,
+        params: &Object,
+    ) -> ResponsePayload {
+        let caller = context.scope.caller();
+        let era = context.client.era;
+        match requested {
+            StoredResultRequest::Tool => encode_answer(self.read_result(caller, params).await, era),
+            StoredResultRequest::Resource(uri) => self.read_result_resource(caller, uri, era).await,
         }
     }
 
@@ -143,13 +152,8 @@ impl McpService {
     }
 
     /// Answers `resources/read`: the selected part, or the texts of all content blocks.
-    async fn read_result_resource(
-        &self,
-        caller: &Caller,
-        uri: &str,
-        rest: &str,
-        era: Era,
-    ) -> ResponsePayload {
+    async fn read_result_resource(&self, caller: &Caller, uri: String, era: Era) -> ResponsePayload {
+        let rest = uri.strip_prefix(URI_PREFIX).unwrap_or_default();
         let (id, query) = rest.split_once('?').unwrap_or((rest, ""));
         let Some(stored) = self.find_stored(caller, id) else {
             let code = if era == Era::Session { code::RESOURCE_NOT_FOUND } else { code::INVALID_PARAMS };
@@ -159,7 +163,6 @@ impl McpService {
             Ok(selector) => selector,
             Err(mistake) => return reject(code::INVALID_PARAMS, &mistake),
         };
-        let uri = uri.to_owned();
         match spawn_blocking(move || encode_contents(&stored, &selector, &uri)).await {
             Ok(Ok(result)) => {
                 let result = ResponsePayload::Result(result.into());
@@ -175,6 +178,14 @@ impl McpService {
         let stored = self.stored_results.find(caller, id, Instant::now())?;
         self.crib.can_see(caller, &stored.server).then_some(stored)
     }
+}
+
+/// A request for a result that was too large for its client.
+pub(super) enum StoredResultRequest {
+    /// A call of `read_result`.
+    Tool,
+    /// `resources/read` with this URI.
+    Resource(String),
 }
 
 /// A call whose result may have a budget.

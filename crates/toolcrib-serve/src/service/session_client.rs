@@ -30,7 +30,7 @@ use super::change_watcher::{
 };
 use super::in_flight::{CancelRequest, InFlight};
 use super::session_record::{RECORD_TTL, SessionRecord, SharedSession};
-use super::updates::{IdleUpdateWriter, MessageSink, PendingQuestions, UpdateReceiver};
+use super::updates::{IdleUpdateWriter, MessageSink, PendingQuestions, UpdateReceiver, UpdateWriter};
 use super::{
     CatalogScope, ClientHandle, EndpointScope, MAX_SUBSCRIPTIONS, McpService, RequestContext, reject,
 };
@@ -252,13 +252,15 @@ impl SessionClientState {
             return Box::pin(self.list(service, kind, params.unwrap_or_default())).await;
         }
         let Some(out) = out.filter(|_| McpService::is_forwarded(Era::Session, method)) else {
-            return service.respond(self.request_context(false), method, params).await;
+            return service.plan(self.request_context(false), method, params).respond().await;
         };
         let token = client::progress_token(params.as_ref());
         let creates_task = params.as_ref().is_some_and(|params| params.get("task").is_some());
-        let context = self.request_context(true);
         let receiver = UpdateReceiver { request_id: id, progress_token: token, questions: &self.questions };
-        let response = service.respond_with_updates(context, method, params, receiver, out).await;
+        let updates = Arc::new(UpdateWriter::new(receiver, out));
+        let planned = service.plan(self.request_context(true).with_updates(updates.clone()), method, params);
+        let response = planned.respond().await;
+        updates.send_withdrawals();
         self.questions.remember_follow_ups(&response, creates_task);
         response
     }

@@ -337,7 +337,7 @@ async fn tasks_of_the_caller_are_listed_for_sessions() {
     let crib = Crib::builder().server(spec).build().unwrap();
     let service = McpService::new(crib.clone());
     let ask = async |caller: &str, method: &str, text: &str| {
-        service.respond(session_context(Caller::new(caller)), method, Some(params(text))).await
+        service.plan(session_context(Caller::new(caller)), method, Some(params(text))).respond().await
     };
     assert_eq!(result_of(&ask("ada", "tasks/list", "{}").await), json!({"tasks": []}));
     for caller in ["ada", "ada", "bob", "ada"] {
@@ -357,7 +357,7 @@ async fn tasks_of_the_caller_are_listed_for_sessions() {
         client: Client { era: Era::Stateless, ..Client::without_capabilities() },
         ..session_context(Caller::local())
     };
-    assert_eq!(code_of(&service.respond(stateless, "tasks/list", None).await), -32601);
+    assert_eq!(code_of(&service.plan(stateless, "tasks/list", None).respond().await), -32601);
 }
 
 #[tokio::test]
@@ -424,11 +424,12 @@ async fn own_list_of_a_client_replaces_the_error_of_the_server() {
         ..Client::without_capabilities()
     };
     let extended = RequestContext { client, has_extensions: true, ..plain.clone() };
-    assert_eq!(code_of(&service.respond(plain.clone(), "tools/list", None).await), -32050);
+    assert_eq!(code_of(&service.plan(plain.clone(), "tools/list", None).respond().await), -32050);
     // Starts the instance of the client.
-    let called = service.respond(extended.clone(), "tools/call", Some(params(r#"{"name":"x"}"#))).await;
+    let called =
+        service.plan(extended.clone(), "tools/call", Some(params(r#"{"name":"x"}"#))).respond().await;
     assert_eq!(code_of(&called), -32050);
-    let listed = service.respond(extended, "tools/list", None).await;
+    let listed = service.plan(extended, "tools/list", None).respond().await;
     assert_eq!(result_of(&listed), json!({"tools": []}));
-    assert_eq!(code_of(&service.respond(plain, "tools/list", None).await), -32050);
+    assert_eq!(code_of(&service.plan(plain, "tools/list", None).respond().await), -32050);
 }

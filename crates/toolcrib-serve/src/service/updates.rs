@@ -14,8 +14,6 @@ use toolcrib::util::encoding;
 use toolcrib::util::locks::IgnorePoison as _;
 use toolcrib::{CallUpdate, ServerRequest, UpdateSink};
 
-use super::{McpService, RequestContext};
-
 /// Queued updates for a slow reader.
 pub(crate) const MAX_QUEUED_UPDATES: usize = 1024;
 /// Open questions to a client that has no request in progress.
@@ -309,7 +307,7 @@ impl UpdateSink for IdleUpdateWriter {
 
 /// Sends the updates of one call to its client. Dropping it removes withdrawn questions.
 #[derive(Debug)]
-struct UpdateWriter<O> {
+pub(crate) struct UpdateWriter<O> {
     request_id: RequestId,
     progress_token: Option<Bytes>,
     questions: Arc<PendingQuestions>,
@@ -343,8 +341,19 @@ impl<O: MessageSink> UpdateSink for UpdateWriter<O> {
 }
 
 impl<O: MessageSink> UpdateWriter<O> {
+    /// Creates the writer for the updates of one request, which go to `out`.
+    pub(crate) fn new(receiver: UpdateReceiver<'_>, out: &O) -> Self {
+        let UpdateReceiver { request_id, progress_token, questions } = receiver;
+        Self {
+            request_id: request_id.clone(),
+            progress_token,
+            questions: questions.clone(),
+            out: out.clone(),
+        }
+    }
+
     /// Notifies the client of withdrawn questions.
-    fn send_withdrawals(&self) {
+    pub(crate) fn send_withdrawals(&self) {
         for number in self.questions.remove_withdrawn() {
             self.out.try_send(encode_withdrawal(number));
         }
@@ -375,27 +384,4 @@ pub(crate) struct UpdateReceiver<'a> {
     pub(crate) request_id: &'a RequestId,
     pub(crate) progress_token: Option<Bytes>,
     pub(crate) questions: &'a Arc<PendingQuestions>,
-}
-
-impl McpService {
-    /// Handles one request; updates go to `out`, and open questions are kept in `questions`.
-    pub(crate) async fn respond_with_updates(
-        &self,
-        context: RequestContext,
-        method: &str,
-        params: Option<Object>,
-        receiver: UpdateReceiver<'_>,
-        out: &impl MessageSink,
-    ) -> ResponsePayload {
-        let UpdateReceiver { request_id, progress_token, questions } = receiver;
-        let writer = Arc::new(UpdateWriter {
-            request_id: request_id.clone(),
-            progress_token,
-            questions: questions.clone(),
-            out: out.clone(),
-        });
-        let response = self.respond(context.with_updates(writer.clone()), method, params).await;
-        writer.send_withdrawals();
-        response
-    }
 }

@@ -49,7 +49,7 @@ impl Crib {
             return Ok(None);
         }
         let _in_flight = inner.in_flight.token();
-        let mut observed = ObservedCall::new(call, &inner.observers);
+        let mut observed = ObservedCall::new(Box::new(call), &inner.observers);
         let outcome = match observed.check_ready() {
             Err(error) => Err(error),
             Ok(()) => self.request_page(kind, &entry, &mut observed.call).await,

@@ -20,12 +20,12 @@ use crate::protocol::json::canonical;
 use crate::registry::RegisteredServer;
 use crate::spec::{ServerSpec, Trust};
 
-/// The result of looking up a call in the cache.
+/// The result of looking up a call in the cache. Small, because the future of every call contains it.
 pub(super) enum CacheLookup {
     /// The answer is cached.
-    Hit(Outcome),
+    Hit(Box<Outcome>),
     /// The call is cacheable; its answer may still come from an identical call in flight.
-    Cacheable(CacheableCall),
+    Cacheable(Box<CacheableCall>),
     /// The call is not cacheable.
     Bypass,
 }
@@ -90,14 +90,14 @@ fn find_cached(router: &CallRouter, call: &Call, target: &Target, is_tool: bool)
             match cache.lookup(key, router.services.now_including_suspend()) {
                 CacheResult::Hit(outcome) => {
                     call.trace.record(|facts| facts.cache = Some(CacheUse::Hit));
-                    return Some(CacheLookup::Hit(outcome));
+                    return Some(CacheLookup::Hit(Box::new(outcome)));
                 }
                 result => State::Searched(result),
             }
         }
         (definition, _) => State::KeyIncomplete { subject, definition, request },
     };
-    Some(CacheLookup::Cacheable(CacheableCall { entry, state }))
+    Some(CacheLookup::Cacheable(Box::new(CacheableCall { entry, state })))
 }
 
 /// Returns the definition of a tool whose results may be cached, or `Some(None)` while its server has no known listing.
@@ -133,13 +133,13 @@ fn canonical_request(call: &Call, target: &Target, is_tool: bool) -> Option<Vec<
 impl CacheableCall {
     /// Answers the call from the cache, with the answer of an identical call in flight, or by sending it.
     pub(super) async fn execute(
-        self,
+        self: Box<Self>,
         router: &CallRouter,
         call: &mut Call,
         target: &Target,
         kept: &mut KeptLease,
     ) -> Result<Outcome, Error> {
-        let Self { entry, state } = self;
+        let Self { entry, state } = *self;
         let spec = entry.spec();
         let cache = &router.services.cache;
         let result = match state {

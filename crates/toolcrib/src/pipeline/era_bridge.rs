@@ -37,45 +37,49 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(600);
 /// The pause before a call is repeated when the server asks for a repetition without a question.
 const REPEAT_DELAY: Duration = Duration::from_millis(250);
 
-/// Runs one call and passes the server's requests to the client.
-///
-/// Boxed, because the code of an async function is compiled again in every crate whose futures contain it: the whole pipeline
-/// would be in the program three times.
-pub(crate) fn run<'a>(
-    router: &'a Arc<CallRouter>,
-    suspended: &'a Arc<SuspendedCalls>,
-    call: &'a mut Call,
-) -> CallFuture<'a> {
-    Box::pin(run_bridged(router, suspended, call))
-}
-
-/// The future of a call.
+/// The future of a call, without its type: the code of a future is compiled again in every crate whose futures contain it.
+/// The whole pipeline would be in the program three times.
 type CallFuture<'a> = Pin<Box<dyn Future<Output = Result<Outcome, Error>> + Send + 'a>>;
 
-async fn run_bridged(
+/// Runs one call and passes the server's requests to the client.
+pub(crate) async fn run(
     router: &Arc<CallRouter>,
     suspended: &Arc<SuspendedCalls>,
     call: &mut Call,
 ) -> Result<Outcome, Error> {
-    if call.client.era == Era::Session || call.handlers.is_some() {
-        return run_in_session(router, call).await;
+    let first = start(router, suspended, call).await;
+    if is_asked_in_session(call) {
+        return match &first {
+            Ok(outcome) if required_input(outcome)?.is_none() => first,
+            _ => continue_in_session(router, call, first).await,
+        };
     }
-    if !input::can_require_input(&call.method) {
-        return pipeline::run(router, call).await;
+    match input::can_require_input(&call.method) {
+        true => first.map(|outcome| url_error_to_input_request(outcome, &call.client.capabilities)),
+        false => first,
     }
-    let capabilities = call.client.capabilities.clone();
-    let own_state = call
-        .params
-        .get_string(input::REQUEST_STATE)
-        .filter(|state| suspended.has_signed(state, call))
-        .map(Cow::into_owned);
-    let outcome = match own_state {
-        // Boxed to keep the future of an ordinary call small.
-        Some(state) => Box::pin(suspended.resume(router, &state, call.clone())).await,
-        None if capabilities.has_any() => Box::pin(suspended.run(router, call.clone())).await,
-        None => pipeline::run(router, call).await,
-    };
-    outcome.map(|outcome| url_error_to_input_request(outcome, &capabilities))
+}
+
+/// Returns whether the client is asked while its call runs. A stateless client is asked by the result of its call.
+fn is_asked_in_session(call: &Call) -> bool {
+    call.client.era == Era::Session || call.handlers.is_some()
+}
+
+/// Returns the first attempt of a call, or its continuation if a stateless client sends the call again with answers.
+fn start<'a>(
+    router: &'a Arc<CallRouter>,
+    suspended: &'a Arc<SuspendedCalls>,
+    call: &'a mut Call,
+) -> CallFuture<'a> {
+    if is_asked_in_session(call) || !input::can_require_input(&call.method) {
+        return Box::pin(pipeline::run(router, call));
+    }
+    let state = call.params.get_string(input::REQUEST_STATE);
+    match state.filter(|state| suspended.has_signed(state, call)).map(Cow::into_owned) {
+        Some(state) => Box::pin(async move { suspended.resume(router, &state, call.clone()).await }),
+        None if call.client.capabilities.has_any() => Box::pin(suspended.run(router, call.clone())),
+        None => Box::pin(pipeline::run(router, call)),
+    }
 }
 
 /// Converts a session-era error that asks to open URLs into a stateless result that asks the same.
@@ -96,30 +100,30 @@ fn url_error_to_input_request(outcome: Outcome, capabilities: &ClientCapabilitie
     Outcome { answer, era: Era::Stateless, ..outcome }
 }
 
-/// Asks the client while its call waits, and repeats the call with the answers.
-async fn run_in_session(router: &CallRouter, call: &mut Call) -> Result<Outcome, Error> {
-    for round in 0..=MAX_ROUNDS {
-        let outcome = match pipeline::run(router, call).await {
-            Ok(outcome) => outcome,
-            Err(error) => {
-                Box::pin(pipeline::run_after_login(router, call, &mut KeptLease::default(), error)).await?
-            }
-        };
-        let ResponsePayload::Result(result) = &outcome.answer else { return Ok(outcome) };
-        if outcome.era != Era::Stateless {
+/// Lets the person log in or asks the client for input, as the first attempt requires, and repeats the call.
+fn continue_in_session<'a>(
+    router: &'a CallRouter,
+    call: &'a mut Call,
+    first: Result<Outcome, Error>,
+) -> CallFuture<'a> {
+    Box::pin(repeat_in_session(router, call, first))
+}
+
+async fn repeat_in_session(
+    router: &CallRouter,
+    call: &mut Call,
+    first: Result<Outcome, Error>,
+) -> Result<Outcome, Error> {
+    let mut attempt = first;
+    for _ in 0..MAX_ROUNDS {
+        let outcome = with_login(router, call, attempt).await?;
+        let Some(RequiredInput { requests: questions, state }) = required_input(&outcome)? else {
             return Ok(outcome);
-        }
-        let needed = input::parse_required_input(result)
-            .map_err(|lookalike| Error::new(ErrorKind::BadReply, lookalike.to_string()))?;
-        let Some(needed) = needed else { return Ok(outcome) };
-        if round == MAX_ROUNDS {
-            break;
-        }
-        let RequiredInput { requests: questions, state } = needed;
+        };
         if questions.is_empty() {
-            Box::pin(sleep(REPEAT_DELAY)).await;
+            sleep(REPEAT_DELAY).await;
         }
-        match Box::pin(ask_client(call, outcome.server.as_ref(), questions)).await {
+        match ask_client(call, outcome.server.as_ref(), questions).await {
             Ok(responses) => call.params.set_unchecked(input::INPUT_RESPONSES, responses),
             Err(refusal) => return Ok(Outcome { answer: refusal_payload(call, refusal), ..outcome }),
         }
@@ -127,9 +131,39 @@ async fn run_in_session(router: &CallRouter, call: &mut Call) -> Result<Outcome,
             Some(state) => call.params.set_unchecked(input::REQUEST_STATE, state),
             None => drop(call.params.remove(input::REQUEST_STATE)),
         }
+        attempt = pipeline::run(router, call).await;
     }
-    let message = format!("the server asked for input more than {MAX_ROUNDS} times in one call");
-    Err(Error::new(ErrorKind::BadReply, message))
+    let outcome = with_login(router, call, attempt).await?;
+    match required_input(&outcome)? {
+        None => Ok(outcome),
+        Some(_) => {
+            let message = format!("the server asked for input more than {MAX_ROUNDS} times in one call");
+            Err(Error::new(ErrorKind::BadReply, message))
+        }
+    }
+}
+
+/// Returns the outcome of an attempt, or of another one after a login if it failed for lack of that.
+async fn with_login(
+    router: &CallRouter,
+    call: &mut Call,
+    attempt: Result<Outcome, Error>,
+) -> Result<Outcome, Error> {
+    match attempt {
+        Ok(outcome) => Ok(outcome),
+        Err(error) => pipeline::run_after_login(router, call, &mut KeptLease::default(), error).await,
+    }
+}
+
+/// Returns the input that an outcome asks for. Only stateless servers ask that way.
+fn required_input(outcome: &Outcome) -> Result<Option<RequiredInput>, Error> {
+    match &outcome.answer {
+        ResponsePayload::Result(result) if outcome.era == Era::Stateless => {
+            input::parse_required_input(result)
+                .map_err(|lookalike| Error::new(ErrorKind::BadReply, lookalike.to_string()))
+        }
+        _ => Ok(None),
+    }
 }
 
 /// Returns the answer to a call that ends because the client gave no input: a failed tool result if it is a tool call.

@@ -239,7 +239,7 @@ impl CallRouter {
         &self,
         call: &Call,
         target: &Target,
-        visible: Option<VisibleCatalog>,
+        visible: Option<&VisibleCatalog>,
     ) -> Result<Decision, Error> {
         match self.visible_catalogs.policy_for(&call.caller)? {
             None => Ok(Decision::Allowed),

@@ -107,7 +107,7 @@ impl PendingSubscription {
 pub(crate) async fn start(router: &Arc<CallRouter>, call: Call) -> Result<PendingSubscription, Error> {
     let found = router.find_target(&call.caller, &call.selector, call.client.era).await;
     let (target, visible) = found.map_err(|error| router.denial_error(&call).unwrap_or(error))?;
-    router.authorize(&call, &target, Some(visible)).await?;
+    router.authorize(&call, &target, Some(&visible)).await?;
     let (Selector::Resource(uri) | Selector::OnServer(_, uri)) = &call.selector else {
         return Err(Error::new(ErrorKind::Malformed, "only resources can be subscribed to"));
     };

@@ -44,7 +44,7 @@ fn context(era: Era) -> RequestContext {
 
 async fn ask_as(service: &McpService, context: RequestContext, method: &str, params: Value) -> Value {
     let params = Object::parse(&params.to_string().into()).unwrap();
-    match service.respond(context, method, Some(params)).await {
+    match service.plan(context, method, Some(params)).respond().await {
         ResponsePayload::Result(result) => serde_json::from_slice(&result).unwrap(),
         ResponsePayload::Error(error) => json!({"error": serde_json::from_slice::<Value>(&error).unwrap()}),
         other => panic!("{other:?}"),

@@ -59,7 +59,7 @@ async fn ask(service: &McpService, method: &str, params: Value) -> Value {
 }
 
 async fn ask_as(service: &McpService, context: RequestContext, method: &str, params: Value) -> Value {
-    match service.respond(context, method, Some(object(&params))).await {
+    match service.plan(context, method, Some(object(&params))).respond().await {
         ResponsePayload::Result(result) => serde_json::from_slice(&result).unwrap(),
         ResponsePayload::Error(error) => json!({"error": serde_json::from_slice::<Value>(&error).unwrap()}),
         other => panic!("{other:?}"),
