@@ -48,7 +48,7 @@
 //! # The path of a call
 //!
 //! [`Crib::call`] → `era_bridge::run` → `pipeline::run` → `CallRouter::find_target` → `CallRouter::authorize` →
-//! `CallRouter::check_arguments` → `Limiter::admit` → the response cache → `Registry::lease` → `Supervisor::lease` →
+//! `CallRouter::check_arguments` → `Limiter::admit` → the response cache → `Registry::try_lease` → `Supervisor::try_lease` →
 //! `Lease::send` → `Connection::call` → `Mux` → the server. A name that no server offers goes from `find_target` to the
 //! fallback. A ready server is leased at its `LeaseGate`, without its task; in every other state the task grants the lease
 //! and starts the server. A [`ServerLease`] keeps the server ready in between, and its calls take the same path. To read the

@@ -51,8 +51,8 @@ use self::windows as platform;
 #[cfg(not(target_os = "linux"))]
 use self::without_shim as os;
 
-use self::platform::{ChildEnd, PipeReader, ProcessGroup};
-pub(crate) use self::platform::{PipeWriter, try_write_whole};
+use self::platform::{ChildEnd, ProcessGroup};
+pub(crate) use self::platform::{PipeReader, PipeWriter, enlarge_pipe, try_write_whole};
 use self::spawn_request::SpawnRequest;
 use self::tree_tracker::TreeTracker;
 use crate::model::exit_report::{ExitReport, ProcessExit};

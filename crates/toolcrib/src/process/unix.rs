@@ -36,6 +36,11 @@ pub(super) const INHERITED: &[&str] = &[];
 /// The folders that are searched for programs if the environment has no `PATH`.
 const DEFAULT_PATH: &[u8] = b"/usr/local/bin:/usr/bin:/bin";
 
+/// The size of an enlarged pipe. A result of 1 MB then costs 9 % less CPU; with 1 MiB it costs more again. All pipes of a user
+/// without privileges together may hold 64 MiB.
+#[cfg(target_os = "linux")]
+const LARGE_PIPE: usize = 256 << 10;
+
 pub(super) fn open_writer(end: io::PipeWriter) -> io::Result<PipeWriter> {
     pipe::Sender::from_owned_fd(end.into())
 }
@@ -48,6 +53,15 @@ pub(super) fn open_reader(end: io::PipeReader) -> io::Result<PipeReader> {
 /// write of up to `PIPE_BUF` bytes as a whole or not at all.
 pub(crate) fn try_write_whole(pipe: &PipeWriter, line: &[u8]) -> bool {
     line.len() <= libc::PIPE_BUF && pipe.try_write(line).is_ok()
+}
+
+/// Lets a pipe hold a large message. Its memory is used only while the message is in it.
+pub(crate) fn enlarge_pipe(pipe: &PipeReader) {
+    // Refused if the pipes of this user hold too much already; the pipe then stays as it is.
+    #[cfg(target_os = "linux")]
+    let _ = rustix::pipe::fcntl_setpipe_size(pipe, LARGE_PIPE);
+    #[cfg(not(target_os = "linux"))]
+    let _ = pipe;
 }
 
 /// The process group of a server without a shim.

@@ -62,6 +62,9 @@ pub(crate) fn try_write_whole(_: &PipeWriter, _: &[u8]) -> bool {
     false
 }
 
+/// Does nothing: the size of a pipe of Windows is fixed.
+pub(crate) fn enlarge_pipe(_: &PipeReader) {}
+
 pub(super) fn open_writer(end: io::PipeWriter) -> io::Result<PipeWriter> {
     Ok(File::from(OwnedHandle::from(end)).into())
 }

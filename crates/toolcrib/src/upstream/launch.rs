@@ -14,6 +14,7 @@ use super::task_call::TaskOnlyTools;
 use super::unknown_method::UnknownMethodError;
 
 use super::transport::input_pipe::InputPipe;
+use super::transport::output_pipe::OutputPipe;
 use super::transport::stdio::StdioTransport;
 use super::transport::{MessageLimit, Transport, http};
 use super::{CallSettings, Connection, Peer};
@@ -372,7 +373,7 @@ async fn open_process(
     let writer = InputPipe::new(stdin);
     let direct_input = Some(writer.direct());
     let transport = StdioTransport {
-        reader: stdout,
+        reader: OutputPipe::new(stdout),
         writer,
         direct_input,
         message_limit,

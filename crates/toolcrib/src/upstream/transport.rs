@@ -7,6 +7,7 @@ pub(crate) mod http;
 pub(super) mod http_disabled;
 pub(crate) mod in_process;
 pub(super) mod input_pipe;
+pub(super) mod output_pipe;
 pub(super) mod stdio;
 
 use std::future::Future;
