@@ -3,9 +3,10 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 
+use http::uri::Scheme;
 use hyper::Uri;
 use hyper::header::{
-    ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHORIZATION, USER_AGENT,
+    ACCEPT, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHORIZATION, USER_AGENT,
 };
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -59,6 +60,9 @@ impl HttpTransport {
         let expanded = http.url.expand(|name| secrets.get(name)).map_err(|missing| missing.to_string())?;
         let url = parse_url(&expanded).map_err(|reason| format!("its `url` cannot be used: {reason}"))?;
         let mut base_headers = build_headers(http, secrets)?;
+        if let Some(host) = host_header(&url) {
+            base_headers.entry(HOST).or_insert(host);
+        }
         let connector = {
             let url = url.clone();
             let built = tasks.spawn_blocking(move || Connector::new(&url)).await;
@@ -172,6 +176,17 @@ impl Transport for HttpTransport {
     }
 }
 
+/// Returns the `Host` header of requests that are certain to use HTTP/1.1. HTTP/2, which a server may choose with TLS, has none.
+/// Without it the HTTP client formats one for each request: 2 % of the instructions of a call.
+fn host_header(url: &Uri) -> Option<HeaderValue> {
+    let host = url.host().filter(|_| url.scheme() == Some(&Scheme::HTTP))?;
+    let value = match url.port_u16() {
+        None | Some(80) => HeaderValue::from_str(host),
+        Some(port) => HeaderValue::from_str(&format!("{host}:{port}")),
+    };
+    value.ok()
+}
+
 /// Rejects a secret that would end the host name early: the rest of it would be sent to DNS.
 fn check_secrets_in_host(url: &TemplateText, secrets: &ResolvedSecrets) -> Result<(), String> {
     let mut before = String::new();
@@ -212,4 +227,19 @@ fn build_headers(http: &HttpSpec, secrets: &ResolvedSecrets) -> Result<HeaderMap
     headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok(headers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_header_names_the_port_unless_it_is_the_default() {
+        let host = |url: &str| host_header(&url.parse().unwrap());
+        assert_eq!(host("http://localhost:7901/mcp").unwrap(), "localhost:7901");
+        assert_eq!(host("http://localhost:80/mcp").unwrap(), "localhost");
+        assert_eq!(host("http://[::1]:9/").unwrap(), "[::1]:9");
+        assert_eq!(host("http://example.org").unwrap(), "example.org");
+        assert_eq!(host("https://example.org:8443/mcp"), None);
+    }
 }
