@@ -167,6 +167,34 @@ async fn expired_session_is_renewed_once() {
     assert_eq!(with_new_session, 10, "each call ran once");
 }
 
+/// The call that notices the end of a session may be dropped, or not be polled for a while.
+#[tokio::test]
+async fn session_is_renewed_without_the_call_that_noticed_its_end() {
+    let session_number = Arc::new(AtomicUsize::new(1));
+    let now = session_number.clone();
+    let server = RemoteServer::start(move |request| {
+        let number = now.load(Ordering::SeqCst);
+        let reply = session(request, &format!("s{number}"));
+        match (request.method(), number) {
+            ("initialize", 2) => reply.delayed(Duration::from_millis(200)),
+            _ => reply,
+        }
+    });
+    let server = server.await;
+    let connection = connect_to(&server).await;
+    session_number.store(2, Ordering::SeqCst);
+    let mut call = Call::tool("echo").arguments(&json!({}));
+    let mut noticing = Box::pin(connection.call(&mut call, "echo", Instant::now()));
+    tokio::select! {
+        _ = &mut noticing => panic!("the new session is not open yet"),
+        () = server.wait_until(|server| server.requests("initialize").len() == 2) => {}
+    }
+    let other = timeout(SECOND * 5, echo(&connection)).await;
+    assert_eq!(text(other.expect("the session is renewed while the first call is not polled")), "echo");
+    assert_eq!(text(noticing.await), "echo");
+    assert_eq!(server.requests("initialize").len(), 2);
+}
+
 #[tokio::test]
 async fn renewed_session_repeats_subscriptions() {
     let session_number = Arc::new(AtomicUsize::new(1));
