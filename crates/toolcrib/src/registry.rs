@@ -2,6 +2,7 @@
 
 mod adhoc;
 mod instances;
+mod leases;
 mod listings;
 mod roster_edit;
 mod shared_server;
@@ -15,18 +16,16 @@ use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio::time::Instant;
 
 use crate::cache::Invalidation;
-use crate::call::Call;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::instance_key::InstanceKey;
 use crate::model::listing::{ListTtl, Listing};
 use crate::model::status::ServerStatus;
 use crate::process::stderr::StderrTail;
 use crate::protocol::list_kind::ListKind;
-use crate::protocol::versions::Era;
 use crate::spec::{Endpoint, Roster, ServerId, ServerSpec, Sharing};
 use crate::supervisor::listing_store::ListingStore;
 use crate::supervisor::start_gate::StartGate;
-use crate::supervisor::{Lease, Supervisor, SupervisorServices};
+use crate::supervisor::{Supervisor, SupervisorServices};
 use crate::util::locks::IgnorePoison as _;
 use adhoc::AdhocServers;
 use instances::Instances;
@@ -39,7 +38,7 @@ use shared_server::SharedServer;
 /// The servers of one crib. Disabled servers are included but have no supervisor.
 #[derive(Debug)]
 pub(crate) struct Registry {
-    /// Not sorted, so that finding the server of a call costs the same whatever their number.
+    /// Not sorted, so that the cost of finding the server of a call does not grow with their number.
     servers: RwLock<HashMap<ServerId, RegisteredServer>>,
     /// Set once, under the lock of `servers`; no server is added after that.
     closed: AtomicBool,
@@ -433,78 +432,6 @@ impl Registry {
             RegisteredServer::Disabled(_) => Err(disabled_error(server)),
             enabled => Ok(enabled),
         })
-    }
-
-    /// Returns a lease on a shared server if it is ready.
-    pub(crate) fn try_lease(&self, server: &ServerId, era: Era) -> Option<Lease> {
-        let supervisor = match self.servers().get(server)? {
-            RegisteredServer::Shared(shared) => shared.for_era(era).clone(),
-            _ => return None,
-        };
-        supervisor.try_lease()
-    }
-
-    /// Returns a lease on the instance that a call goes to, and starts it if needed. If the server is replaced
-    /// meanwhile, the lease is on its replacement.
-    pub(crate) async fn lease(&self, server: &ServerId, call: &Call) -> Result<Lease, Error> {
-        let era = call.client.era;
-        loop {
-            let entry = self.get(server).unwrap_or_else(|| Err(unknown_server(server)))?;
-            let leased = match &entry {
-                RegisteredServer::Shared(shared) => {
-                    let known_eras = shared.known_eras();
-                    match shared.for_era(era).lease(era).await {
-                        // The server turned out to speak only one era.
-                        Err(_) if shared.known_eras() != known_eras => {
-                            Box::pin(shared.for_era(era).lease(era)).await
-                        }
-                        leased => leased,
-                    }
-                }
-                RegisteredServer::PerKey { instances, .. } => {
-                    Box::pin(instances.lease(call)).await.map(|(lease, _)| lease)
-                }
-                RegisteredServer::Disabled(_) => Err(disabled_error(server)),
-            };
-            match leased {
-                Err(error) if error.kind() == ErrorKind::ShuttingDown && self.is_replaced(&entry) => {}
-                leased => return leased,
-            }
-        }
-    }
-
-    /// Like [`lease`](Self::lease), and also returns the instance, for subscriptions that outlive the lease.
-    pub(crate) async fn lease_with_origin(
-        &self,
-        server: &ServerId,
-        call: &Call,
-    ) -> Result<(Lease, LeaseOrigin), Error> {
-        loop {
-            let entry = self.get(server).unwrap_or_else(|| Err(unknown_server(server)))?;
-            let leased = match &entry {
-                RegisteredServer::Shared(shared) => {
-                    let leased = shared.lease(call.client.era).await;
-                    leased.map(|(lease, supervisor)| {
-                        (lease, LeaseOrigin::shared(shared.key_of(supervisor), supervisor))
-                    })
-                }
-                RegisteredServer::PerKey { instances, .. } => instances.lease(call).await,
-                RegisteredServer::Disabled(_) => Err(disabled_error(server)),
-            };
-            match leased {
-                Err(error) if error.kind() == ErrorKind::ShuttingDown && self.is_replaced(&entry) => {}
-                leased => return leased,
-            }
-        }
-    }
-
-    /// Returns whether the server of a lease was replaced or removed since.
-    pub(crate) fn is_origin_replaced(&self, server: &ServerId, origin: &LeaseOrigin) -> bool {
-        match self.get(server) {
-            Some(Ok(RegisteredServer::Shared(shared))) => !shared.has(&origin.supervisor),
-            Some(Ok(RegisteredServer::PerKey { instances, .. })) => !origin.is_of(&instances),
-            _ => true,
-        }
     }
 
     /// Drains the instances that belong to a client that has disconnected.

@@ -50,7 +50,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns how many bytes a pipe takes while nobody reads.
+    /// Returns how many bytes a pipe takes until it is full.
     fn fill(sender: &pipe::Sender) -> usize {
         let block = [b'x'; 4096];
         std::iter::from_fn(|| sender.try_write(&block).ok()).sum()
