@@ -20,7 +20,7 @@ use tokio_util::task::TaskTracker;
 use super::pending::{PendingRequest, PendingRequests, RequestEnd, ResponseReceiver};
 use super::relist::RelistQueue;
 use super::transport::input_pipe::DirectInput;
-use super::transport::{Exchange, OutgoingQueue, QueuedMessage, Transport, TransportLink};
+use super::transport::{OutgoingQueue, QueuedMessage, Transport, TransportLink};
 use crate::cache::ResponseCache;
 use crate::call::client_context::InstanceOwner;
 use crate::call::client_handlers::ClientHandlers;
@@ -38,7 +38,7 @@ use crate::spec::ServerId;
 use crate::util::locks::IgnorePoison as _;
 use crate::util::tasks::SpawnBoxed as _;
 
-use link::{CloseOnDrop, ExchangesRef};
+use link::CloseOnDrop;
 pub(super) use pending_reply::PendingReply;
 
 /// Bytes that may be queued for a server that does not read its input.
@@ -61,8 +61,6 @@ struct MuxInner {
     queued_bytes: AtomicUsize,
     /// Takes the only request in flight, past the empty queue.
     direct_input: OnceLock<DirectInput>,
-    /// Takes the requests of clients, past the queue.
-    exchanges: OnceLock<ExchangesRef>,
     garbage_lines: AtomicU64,
     /// Grows with every read from the server, also when it holds no valid message.
     received_count: AtomicU64,
@@ -162,7 +160,6 @@ impl Mux {
             outgoing,
             queued_bytes: AtomicUsize::new(0),
             direct_input: OnceLock::new(),
-            exchanges: OnceLock::new(),
             garbage_lines: AtomicU64::new(0),
             received_count: AtomicU64::new(0),
             has_spoken_mcp: AtomicBool::new(false),
@@ -200,8 +197,7 @@ impl Mux {
         &self.inner.redactor
     }
 
-    /// Sends a request. `params` gets the request id and writes a JSON object. With a `receiver`, the reply must be polled
-    /// until the request has ended.
+    /// Sends a request. `params` gets the request id and writes a JSON object.
     pub(super) fn send_request(
         &self,
         method: &str,
@@ -209,7 +205,6 @@ impl Mux {
         params: impl FnOnce(u64, &mut Vec<u8>),
     ) -> Result<PendingReply, Error> {
         let (reply_sender, reply_receiver) = oneshot::channel();
-        let is_for_client = receiver.is_some();
         let mut pending = self.inner.pending();
         let id = pending.insert(PendingRequest::new(reply_sender, receiver));
         let ping = self.inner.add_ping_after_cancellation(&mut pending);
@@ -217,7 +212,7 @@ impl Mux {
         drop(pending);
         let id = id.ok_or_else(|| self.exit_error(Delivery::NotSent))?;
         self.inner.send_ping(ping);
-        let mut pending_reply = PendingReply::new(self.inner.clone(), id, reply_receiver);
+        let pending_reply = PendingReply::new(self.inner.clone(), id, reply_receiver);
         let mut line = Vec::with_capacity(256);
         jsonrpc::write_request_head(&mut line, id, method);
         params(id, &mut line);
@@ -227,9 +222,6 @@ impl Mux {
             return Err(error);
         }
         match is_only {
-            _ if is_for_client && self.inner.has_exchanges() => {
-                pending_reply.exchange = self.inner.start_exchange(id, line);
-            }
             true => self.inner.send_directly(id, line),
             false => self.inner.send(Some(id), line),
         }
@@ -403,23 +395,6 @@ impl MuxInner {
         if !is_written {
             self.queue(Some(id), line);
         }
-    }
-
-    /// Returns whether requests of clients need not be queued.
-    fn has_exchanges(&self) -> bool {
-        self.exchanges.get().is_some()
-    }
-
-    /// Returns the exchange of a request; `None` if the request was queued.
-    fn start_exchange(&self, id: u64, mut line: Vec<u8>) -> Option<Exchange> {
-        end_line(&mut line);
-        let message = QueuedMessage { id: Some(id), line };
-        let exchanges = self.exchanges.get().and_then(|exchanges| exchanges.0.upgrade());
-        let started = match exchanges {
-            Some(exchanges) => exchanges.start(message),
-            None => Err(message),
-        };
-        started.map_err(|message| self.queue(message.id, message.line)).ok()
     }
 
     fn queue(&self, id: Option<u64>, line: Vec<u8>) {

@@ -31,8 +31,7 @@ pub(super) type TransportFuture = Pin<Box<dyn Future<Output = ExitReport> + Send
 /// - **Sending.** The transport takes messages from `outgoing` and sends each at most once. A message that it has
 ///   taken counts as maybe sent, until it reports otherwise with [`TransportLink::report_written`] or
 ///   [`TransportLink::mark_not_sent`]. Messages that are still queued when `outgoing` is dropped were not sent. With
-///   [`TransportLink::set_direct_input`], the mux writes the only request in flight itself while nothing is queued. With
-///   [`TransportLink::set_exchanges`], a call drives the exchange with its server itself.
+///   [`TransportLink::set_direct_input`], the mux writes the only request in flight itself while nothing is queued.
 /// - **Receiving.** Every message from the server goes to [`TransportLink::receive`].
 /// - **One request fails.** If the connection goes on, the transport ends that request with
 ///   [`TransportLink::finish_request`].
@@ -43,16 +42,6 @@ pub(super) type TransportFuture = Pin<Box<dyn Future<Output = ExitReport> + Send
 pub(super) trait Transport: Send + 'static {
     /// Runs the connection until it ends.
     fn run(self: Box<Self>, link: TransportLink, outgoing: OutgoingQueue) -> TransportFuture;
-}
-
-/// The exchange of one request and its response. Dropping it ends the exchange.
-pub(super) type Exchange = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-/// A transport on which requests do not depend on each other.
-pub(super) trait Exchanges: Send + Sync {
-    /// Returns the exchange of a request, which must be polled until the request has ended, or the message if it has to be
-    /// queued.
-    fn start(self: Arc<Self>, message: QueuedMessage) -> Result<Exchange, QueuedMessage>;
 }
 
 /// Maximum size of a message from the server, in bytes. Clones share it, so that it can change while a connection is open.

@@ -1,9 +1,8 @@
 //! A transport's view of its mux.
 
-use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -15,8 +14,8 @@ use crate::protocol::framing::Frame;
 use crate::protocol::list_kind::ListKinds;
 use crate::spec::ServerId;
 use crate::upstream::pending::RequestEnd;
+use crate::upstream::transport::QueuedMessage;
 use crate::upstream::transport::input_pipe::DirectInput;
-use crate::upstream::transport::{Exchanges, QueuedMessage};
 use crate::util::tasks::SpawnBoxed as _;
 
 /// Bytes of a message after its JSON.
@@ -43,12 +42,6 @@ impl TransportLink {
             // A transport runs once.
             let _ = self.inner.direct_input.set(input);
         }
-    }
-
-    /// Lets calls drive their exchanges themselves, without tasks of their own: 5 % of the instructions of a call.
-    pub(in crate::upstream) fn set_exchanges(&self, exchanges: Weak<dyn Exchanges>) {
-        // A transport runs once.
-        let _ = self.inner.exchanges.set(ExchangesRef(exchanges));
     }
 
     /// Counts a read from the server, also if it contains no valid message.
@@ -78,13 +71,7 @@ impl TransportLink {
         self.inner.queued_bytes.fetch_sub(end, Ordering::Relaxed);
     }
 
-    /// Counts a message that was not queued towards the queued bytes until the guard is dropped.
-    pub(in crate::upstream) fn add_queued_bytes(&self, message: &QueuedMessage) -> QueuedBytes {
-        self.inner.queued_bytes.fetch_add(message.line.len(), Ordering::Relaxed);
-        self.hold_queued_bytes(message)
-    }
-
-    /// Returns a guard that counts a queued message towards the queued bytes until it is dropped.
+    /// Returns a guard that counts a message towards the queued bytes until it is dropped.
     pub(in crate::upstream) fn hold_queued_bytes(&self, message: &QueuedMessage) -> QueuedBytes {
         QueuedBytes { inner: self.inner.clone(), bytes: message.line.len() }
     }
@@ -157,15 +144,6 @@ impl TransportLink {
     pub(super) fn close(&self, report: ExitReport) {
         self.disconnect();
         self.inner.close(report);
-    }
-}
-
-/// The exchanges of a transport, while it runs.
-pub(super) struct ExchangesRef(pub(super) Weak<dyn Exchanges>);
-
-impl fmt::Debug for ExchangesRef {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ExchangesRef")
     }
 }
 

@@ -1,8 +1,7 @@
 //! HTTP transport: each message to the server is a request of its own, and its response carries the answer.
 //!
-//! The request of a client is sent, and its response read, by the future of the call itself. One task takes all other messages
-//! from the queue and starts a task for each, which reports its result itself. When the connection is closed or the server is
-//! lost, the first one aborts them and ends the session.
+//! One task takes messages from the queue and starts a task for each, which reports its result itself. When the connection
+//! is closed or the server is lost, the first one aborts them and ends the session.
 
 pub(in crate::upstream) mod auth;
 mod bearer_auth;
@@ -45,9 +44,7 @@ use crate::secrets::{Redactor, ResolvedSecrets};
 use crate::spec::{HttpSpec, ServerCard, ServerSpec, TransportKind};
 use crate::upstream::launch::LaunchContext;
 use crate::upstream::pending::RequestEnd;
-use crate::upstream::transport::{
-    Exchange, Exchanges, MessageLimit, OutgoingQueue, QueuedMessage, TransportLink,
-};
+use crate::upstream::transport::{MessageLimit, OutgoingQueue, TransportLink};
 use crate::util::locks::IgnorePoison as _;
 use auth::{Auth, AuthDecision, AuthHeaders, AuthRejection, StaticHeaders, is_auth_status};
 use header_params::HeaderParams;
@@ -134,9 +131,6 @@ enum HttpRoute {
 impl HttpConnection {
     /// Sends queued messages until the connection is closed or the server is lost.
     async fn run(self: Arc<Self>, mut queue: OutgoingQueue) -> ExitReport {
-        let exchanges: Arc<dyn Exchanges> = self.clone();
-        self.link.set_exchanges(Arc::downgrade(&exchanges));
-        drop(exchanges);
         let in_flight = RequestTasks::default();
         loop {
             let outgoing = tokio::select! {
@@ -279,23 +273,7 @@ impl HttpConnection {
     }
 }
 
-impl Exchanges for HttpConnection {
-    /// Queues requests until the server has answered one, because none may overtake the handshake, and after the end.
-    fn start(self: Arc<Self>, message: QueuedMessage) -> Result<Exchange, QueuedMessage> {
-        if !self.is_established() || self.link.close_requested().is_cancelled() {
-            return Err(message);
-        }
-        let queued_bytes = self.link.add_queued_bytes(&message);
-        let lost_on_panic = LostOnPanic(self.clone());
-        let message = OutgoingMessage::new(message);
-        Ok(Box::pin(async move {
-            let _guards = (lost_on_panic, queued_bytes);
-            self.deliver(message).await;
-        }))
-    }
-}
-
-/// Disconnects if the exchange of a request panics.
+/// Disconnects if the task of a request panics.
 struct LostOnPanic(Arc<HttpConnection>);
 
 impl Drop for LostOnPanic {

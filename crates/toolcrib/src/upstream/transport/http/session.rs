@@ -187,23 +187,11 @@ impl HttpConnection {
     }
 
     /// Replaces an expired session, once for all requests that notice. Returns `false` if the request must not be
-    /// sent again. The work is done in a task of its own: a call that is dropped, or not polled, must not hold up the others.
+    /// sent again.
     pub(super) async fn renew_session(
         self: &Arc<Self>,
-        expired: &Arc<UpstreamSession>,
+        expired: &UpstreamSession,
         message: &OutgoingMessage,
-    ) -> Result<bool, RequestEnd> {
-        let renewal = self.clone().renew_in_turn(expired.clone(), message.clone());
-        let close_requested = self.link.close_requested().clone();
-        let renewed = self.link.spawn(close_requested.run_until_cancelled_owned(renewal)).await;
-        // Without a result, the connection was closed, which ends the request.
-        renewed.ok().flatten().unwrap_or(Ok(false))
-    }
-
-    async fn renew_in_turn(
-        self: Arc<Self>,
-        expired: Arc<UpstreamSession>,
-        message: OutgoingMessage,
     ) -> Result<bool, RequestEnd> {
         let _guard = self.renewing.lock().await;
         if let HttpRoute::Session(current) = &*self.route()
@@ -216,7 +204,7 @@ impl HttpConnection {
         match self.open_session(&initialize, expired.generation + 1).await {
             Ok(_) => {}
             Err(SessionOpenError { end: RequestEnd::Answered(_), .. }) if self.is_established() => {
-                self.abandon(&message, "it no longer supports sessions");
+                self.abandon(message, "it no longer supports sessions");
                 return Ok(false);
             }
             Err(error) => return Err(self.errors.session_not_renewed(error.end)),
