@@ -353,10 +353,11 @@ impl Registry {
         self.limits_results.load(Ordering::Relaxed)
     }
 
-    /// Returns the enabled servers that have `result_tokens`, for all of their tools or some.
+    /// Returns the enabled servers that have `result_tokens`, for all of their tools or some, in no order.
     pub(crate) fn limited_servers(&self) -> Vec<ServerId> {
-        let limited = self.enabled().into_iter().filter(|entry| entry.spec().limits_results());
-        limited.map(|entry| entry.spec().id.clone()).collect()
+        let servers = self.servers();
+        let limited = servers.iter().filter(|(_, entry)| entry.is_enabled() && entry.spec().limits_results());
+        limited.map(|(server, _)| server.clone()).collect()
     }
 
     /// Returns the tokens of a result that clients are sent, if the tool or its server limits them.
@@ -399,6 +400,13 @@ impl Registry {
         self.all().into_iter().filter(RegisteredServer::is_enabled).collect()
     }
 
+    /// Returns the servers with an instance per key, in no order. Most clients ask for them when they disconnect.
+    fn per_key(&self) -> Vec<RegisteredServer> {
+        let servers = self.servers();
+        let per_key = servers.values().filter(|entry| matches!(entry, RegisteredServer::PerKey { .. }));
+        per_key.cloned().collect()
+    }
+
     /// Returns the supervisors of all instances, including those that are draining.
     pub(crate) fn supervisors(&self) -> Vec<Supervisor> {
         let mut all: Vec<Supervisor> =
@@ -436,7 +444,7 @@ impl Registry {
 
     /// Drains the instances that belong to a client that has disconnected.
     pub(crate) fn client_disconnected(&self, client: u64) {
-        for entry in self.all().iter().chain(&self.adhoc.all()) {
+        for entry in self.per_key().iter().chain(&self.adhoc.all()) {
             if let RegisteredServer::PerKey { instances, .. } = entry {
                 instances.drain_matching(|key| key.belongs_to(client));
             }
@@ -445,7 +453,7 @@ impl Registry {
 
     /// Sends a notification to the instances that belong to a client.
     pub(crate) fn notify_client(&self, client: u64, method: &str) {
-        for entry in self.all().iter().chain(&self.adhoc.all()) {
+        for entry in self.per_key().iter().chain(&self.adhoc.all()) {
             if let RegisteredServer::PerKey { instances, .. } = entry {
                 instances.notify_client(client, method);
             }

@@ -10,6 +10,7 @@ use tokio_util::task::TaskTracker;
 
 use super::McpRequest;
 use crate::gateway::ConnectionContext;
+use crate::service::McpService;
 use crate::session::SessionRef;
 use crate::session::stream::{EventLog, ResponseStart};
 
@@ -29,23 +30,12 @@ impl<'a> SessionRequest<'a> {
         session: &SessionRef,
         request: McpRequest,
     ) -> Option<Self> {
-        let McpRequest { id, method, params, accepts_events } = request;
-        let log = session.streams.new_log(session.client.is_shared().then_some(&id));
-        if !session.client.in_flight.start(&id, || log.clone()) {
+        let log = session.streams.new_log(session.client.is_shared().then_some(&request.id));
+        if !session.client.in_flight.start(&request.id, || log.clone()) {
             return None;
         }
         let service = conn.gateway.service.clone();
-        let session = session.clone();
-        let closer = LogCloser(log.clone());
-        let handler = Box::pin(async move {
-            let out = accepts_events.then_some(&closer.0);
-            let client = &session.client;
-            let response = client.respond(&service, &id, &method, params, out).await;
-            client.in_flight.finish(&id);
-            closer.0.finish(&id, response);
-            session.streams.remove_excess();
-            session.touch();
-        });
+        let handler = Box::pin(handle(service, session.clone(), LogCloser(log.clone()), request));
         Some(Self { log, handler: Some(handler), tasks: &conn.gateway.tasks })
     }
 
@@ -80,6 +70,25 @@ impl Drop for SessionRequest<'_> {
     }
 }
 
+/// Handles a request and writes the response to its log. Not an async function, which would store its arguments twice.
+fn handle(
+    service: Arc<McpService>,
+    session: SessionRef,
+    closer: LogCloser,
+    request: McpRequest,
+) -> impl Future<Output = ()> + Send {
+    let McpRequest { id, method, params, accepts_events } = request;
+    async move {
+        let out = accepts_events.then_some(&closer.0);
+        let client = &session.client;
+        let response = client.respond(&service, &id, &method, params, out).await;
+        client.in_flight.finish(&id);
+        closer.0.finish(&id, response);
+        session.streams.remove_excess();
+        session.touch();
+    }
+}
+
 /// Closes the log when its request ends or is cancelled.
 struct LogCloser(Arc<EventLog>);
 
@@ -93,6 +102,18 @@ impl Drop for LogCloser {
 mod tests {
     use super::*;
     use crate::session::stream::ReplayStreams;
+
+    fn size_of_future<F: Future>(
+        _: impl FnOnce(Arc<McpService>, SessionRef, LogCloser, McpRequest) -> F,
+    ) -> usize {
+        size_of::<F>()
+    }
+
+    /// Larger allocations leave the thread's cache of glibc: 500 instructions of 48,000.
+    #[test]
+    fn future_of_a_request_is_small() {
+        assert!(size_of_future(handle) <= 1032);
+    }
 
     #[tokio::test]
     async fn panicking_handler_ends_its_request() {

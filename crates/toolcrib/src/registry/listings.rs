@@ -91,7 +91,7 @@ impl Registry {
         call: &Call,
     ) -> Option<BTreeMap<ServerId, Option<Arc<Listing>>>> {
         let mut own_listings = Vec::new();
-        for entry in self.enabled() {
+        for entry in self.per_key() {
             if let RegisteredServer::PerKey { spec, instances } = &entry
                 && spec.sharing == Sharing::PerClient
                 && let Some(key) = call.try_instance_key(spec.sharing)
