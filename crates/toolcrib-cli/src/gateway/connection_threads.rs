@@ -3,9 +3,10 @@
 //! Servers are on the main thread, so a call of a connection on another thread wakes both threads. If half of the
 //! connections are on the other thread, a call costs 1.3 times the CPU of one on one thread with 16 callers, and 1.2 times with
 //! 256, when threads seldom sleep. All connections are therefore on the main thread until tasks wait too long there. Some of
-//! them then move to other threads, and return when the load is gone.
+//! them then move to other threads if processors are idle, and return when the load is gone.
 
 mod balance;
+mod idle_cpus;
 mod movable_connection;
 
 use std::io;
@@ -18,6 +19,7 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, interval_at};
 
 use self::balance::{Measurement, Move, ThreadLoad};
+use self::idle_cpus::IdleCpus;
 pub(super) use self::movable_connection::{ConnectionPlace, MovableStream};
 use crate::command_error::CommandError;
 
@@ -115,6 +117,7 @@ impl Threads {
     /// Moves connections between the threads by their load, until one of the threads has ended.
     pub(super) async fn balance(self: Arc<Self>) {
         let mut loads: Vec<_> = self.all.iter().map(|_| ThreadLoad::default()).collect();
+        let mut idle_cpus = IdleCpus::default();
         let mut last_tick = Instant::now();
         let mut ticks = interval_at(last_tick + INTERVAL, INTERVAL);
         loop {
@@ -125,11 +128,12 @@ impl Threads {
                 let Some(measured) = thread.measure().await else { return };
                 load.record(&measured, elapsed);
             }
-            self.for_new.store(balance::pick_thread(&loads), Ordering::Relaxed);
-            tracing::trace!(?loads, "measured the threads");
+            let idle_cpus = idle_cpus.measure();
+            tracing::trace!(?loads, ?idle_cpus, "measured the threads");
+            self.for_new.store(balance::pick_thread(&loads, idle_cpus), Ordering::Relaxed);
             // A connection that was not active since the last request need not move.
             self.all.iter().for_each(|thread| thread.moves.store(0, Ordering::Relaxed));
-            if let Some(planned) = balance::plan_move(&loads) {
+            if let Some(planned) = balance::plan_move(&loads, idle_cpus) {
                 tracing::debug!(?planned, "connections move to another thread");
                 self.request(&planned);
                 loads.iter_mut().for_each(ThreadLoad::forget_samples);
@@ -156,3 +160,6 @@ impl Threads {
         Some(thread.target.load(Ordering::Relaxed))
     }
 }
+
+#[cfg(test)]
+mod tests;
