@@ -270,7 +270,8 @@ impl Output {
         error.hint.as_deref().map_or(Ok(()), |hint| self.print_hint(hint))
     }
 
-    fn print_hint(&mut self, hint: &str) -> io::Result<()> {
+    /// Prints a hint to stderr.
+    pub(crate) fn print_hint(&mut self, hint: &str) -> io::Result<()> {
         let hint = self.complete_hint(hint);
         self.print_labelled(CYAN, "hint:", &hint)
     }

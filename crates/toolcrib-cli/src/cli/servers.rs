@@ -11,7 +11,10 @@ pub(crate) struct AddArgs {
     pub(crate) name: String,
     /// The command and its arguments, a URL, or registry:FILE | registry:NAME
     #[arg(value_name = "COMMAND | URL")]
-    pub(crate) command_or_url: Vec<String>,
+    command_or_url: Vec<String>,
+    /// The URL, as other programs take it
+    #[arg(long, value_name = "URL", conflicts_with = "command_or_url")]
+    pub(crate) url: Option<String>,
     /// An environment variable for the command; can be repeated
     #[arg(short, long, value_name = "KEY=VALUE")]
     pub(crate) env: Vec<String>,
@@ -32,6 +35,13 @@ pub(crate) struct AddArgs {
     pub(crate) plain: bool,
     #[command(flatten)]
     pub(crate) scope: ConfigScopeArgs,
+}
+
+impl AddArgs {
+    /// Returns the command and its arguments, or the URL.
+    pub(crate) fn command_or_url(&self) -> &[String] {
+        self.url.as_ref().map_or(&self.command_or_url, std::slice::from_ref)
+    }
 }
 
 /// The transport of a server.

@@ -172,7 +172,7 @@ impl ExtractedSecrets {
 
 /// Returns the server of `registry:FILE` or `registry:NAME`, which stands alone or after a name.
 async fn registry_server(args: &AddArgs, paths: &Paths) -> Result<Option<RegistryServer>, CommandError> {
-    let source = match (args.name.strip_prefix(REGISTRY), args.command_or_url.as_slice()) {
+    let source = match (args.name.strip_prefix(REGISTRY), args.command_or_url()) {
         (Some(file), []) => file,
         (None, [only]) if only.starts_with(REGISTRY) => &only[REGISTRY.len()..],
         _ => return Ok(None),
@@ -194,7 +194,7 @@ async fn registry_server(args: &AddArgs, paths: &Paths) -> Result<Option<Registr
 /// Returns the keys of the new table in the usual order.
 fn server_keys(args: &AddArgs) -> Result<Vec<ServerKey>, CommandError> {
     let (first, rest) = args
-        .command_or_url
+        .command_or_url()
         .split_first()
         .ok_or_else(|| CommandError::usage("the command or URL is missing").hint("toolcrib help add"))?;
     let is_url = first.starts_with("https://") || first.starts_with("http://");
@@ -202,7 +202,8 @@ fn server_keys(args: &AddArgs) -> Result<Vec<ServerKey>, CommandError> {
         return Err(CommandError::usage(format!("unknown URL scheme `{scheme}`"))
             .hint("toolcrib add docs https://example.com/mcp"));
     }
-    if is_url || matches!(args.transport, Some(TransportArg::Http | TransportArg::Sse)) {
+    let is_remote = matches!(args.transport, Some(TransportArg::Http | TransportArg::Sse));
+    if is_url || is_remote || args.url.is_some() {
         url_keys(first, rest, args)
     } else {
         command_keys(first, rest, args)

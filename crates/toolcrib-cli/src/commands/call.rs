@@ -78,7 +78,7 @@ async fn run_here(
         let wait = request.wait(ServerSource::Crib(&crib));
         wait.run(request.call_standalone(&crib, prompter)).await
     };
-    let finish = |response: Option<Result<ResponsePayload, CommandError>>, out: &mut Output| {
+    let finish = |response: Option<Result<CallResponse, CommandError>>, out: &mut Output| {
         finish(response.map(|response| response.map_err(replace_hint)), save.as_deref(), out)
     };
     super::run_with_config(paths, config, out, work, finish).await?
@@ -86,7 +86,7 @@ async fn run_here(
 
 /// Prints the response, or that the call was interrupted.
 fn finish(
-    response: Option<Result<ResponsePayload, CommandError>>,
+    response: Option<Result<CallResponse, CommandError>>,
     save: Option<&Path>,
     out: &mut Output,
 ) -> Result<ExitStatus> {
@@ -103,6 +103,13 @@ fn finish(
 const RAISE_TIMEOUT: &str = "raise `--timeout`";
 /// Time that a call gets to end after its timeout.
 const CALL_GRACE: Duration = Duration::from_secs(1);
+
+/// The response of a call.
+struct CallResponse {
+    payload: ResponsePayload,
+    /// A tool of the server with a similar name, if the call failed and the server does not list its tool.
+    similar: Option<String>,
+}
 
 /// A request to the gateway that is ready to be sent.
 struct GatewayCall {
@@ -205,7 +212,7 @@ impl CallRequest {
         &self,
         client: &GatewayClient,
         prompter: Prompter,
-    ) -> Result<ResponsePayload, CommandError> {
+    ) -> Result<CallResponse, CommandError> {
         let deadline = self.deadline();
         let prepared = self.prepare_gateway_call(client);
         let GatewayCall { path, server, params } =
@@ -217,14 +224,11 @@ impl CallRequest {
             self.run_until(deadline.next(), Delivery::MaybeSent, sent).await
         };
         let response = questions::send_with_answers(prompter, server.as_deref(), params, send).await?;
-        match invalid_params_error(&response).filter(|_| self.server.is_some()) {
-            Some(error) => {
-                let found = self.look_up_tool(client, "");
-                let found = self.run_until(self.deadline(), Delivery::MaybeSent, found).await;
-                Err(with_suggestion(error, found.unwrap_or_default().near.as_deref()))
-            }
-            None => Ok(response),
+        if self.server.is_none() || !may_have_unknown_tool(&response) {
+            return Ok(CallResponse { payload: response, similar: None });
         }
+        let found = self.run_until(self.deadline(), Delivery::MaybeSent, self.look_up_tool(client, "")).await;
+        add_suggestion(response, found.unwrap_or_default().near)
     }
 
     /// Checks the arguments, starts the server, and finds the endpoint of the call. Sends no call.
@@ -290,11 +294,7 @@ impl CallRequest {
     }
 
     /// Calls without a gateway. Questions of the server are asked at the terminal.
-    async fn call_standalone(
-        &self,
-        crib: &Crib,
-        prompter: Prompter,
-    ) -> Result<ResponsePayload, CommandError> {
+    async fn call_standalone(&self, crib: &Crib, prompter: Prompter) -> Result<CallResponse, CommandError> {
         let selector = match &self.server {
             None => Selector::Tool(self.tool.clone()),
             Some(server) => match server.parse() {
@@ -323,13 +323,9 @@ impl CallRequest {
         let send = async |params| self.send_standalone(crib, call.clone().params(params), &deadline).await;
         let response =
             questions::send_with_answers(prompter, server, call.get_params().clone(), send).await?;
-        match invalid_params_error(&response) {
-            Some(error) => {
-                let catalog = crib.catalog_for(&Caller::local());
-                Err(with_suggestion(error, catalog.suggest_tool(&selector)))
-            }
-            None => Ok(response),
-        }
+        let similar = may_have_unknown_tool(&response)
+            .then(|| crib.catalog_for(&local).suggest_tool(&selector).map(ToOwned::to_owned));
+        add_suggestion(response, similar.flatten())
     }
 
     /// Sends the call once. It ends at the deadline by itself, with an error that knows if it was sent.
@@ -382,6 +378,19 @@ impl<'a> CallDeadline<'a> {
     }
 }
 
+/// Returns whether the server may have answered that it does not know the tool: by an error, or by a result that is one.
+fn may_have_unknown_tool(response: &ResponsePayload) -> bool {
+    invalid_params_error(response).is_some() || response.as_result().is_ok_and(is_error_result)
+}
+
+/// Adds the name of a similar tool to a failed call.
+fn add_suggestion(response: ResponsePayload, similar: Option<String>) -> Result<CallResponse, CommandError> {
+    match invalid_params_error(&response) {
+        Some(error) => Err(with_suggestion(error, similar.as_deref())),
+        None => Ok(CallResponse { payload: response, similar }),
+    }
+}
+
 /// Returns the server's error if it is `INVALID_PARAMS`, the code for an unknown tool and for invalid arguments.
 fn invalid_params_error(response: &ResponsePayload) -> Option<CommandError> {
     let ResponsePayload::Error(error) = response else { return None };
@@ -404,8 +413,8 @@ fn input_schema(mut definition: Value) -> Option<Value> {
     Some(definition["inputSchema"].take()).filter(Value::is_object)
 }
 
-fn print_response(response: &ResponsePayload, save: Option<&Path>, out: &mut Output) -> Result<ExitStatus> {
-    let result = match response.as_result() {
+fn print_response(response: &CallResponse, save: Option<&Path>, out: &mut Output) -> Result<ExitStatus> {
+    let result = match response.payload.as_result() {
         Ok(result) => result,
         Err(error) => {
             let error = CommandError::from_error_object(&serde_json::from_slice(error).unwrap_or_default());
@@ -422,12 +431,12 @@ fn print_response(response: &ResponsePayload, save: Option<&Path>, out: &mut Out
         (false, false) => texts.iter().try_for_each(|text| out.print_raw(text.as_bytes()))?,
         (false, true) => texts.iter().try_for_each(|text| out.print_stderr(text))?,
     }
+    let similar = response.similar.as_ref().map(|similar| format!("did you mean `{similar}`?"));
     if is_error && out.json {
-        out.print_error(&CommandError::new(
-            ExitStatus::ToolError,
-            "tool_error",
-            "the tool returned an error",
-        ))?;
+        let error = CommandError::new(ExitStatus::ToolError, "tool_error", "the tool returned an error");
+        out.print_error(&CommandError { hint: similar, ..error })?;
+    } else if let Some(similar) = similar {
+        out.print_hint(&similar)?;
     }
     Ok(if is_error { ExitStatus::ToolError } else { ExitStatus::Success })
 }

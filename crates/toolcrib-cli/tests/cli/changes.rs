@@ -66,6 +66,19 @@ fn new_secret_restarts_the_running_servers_that_use_it() {
 }
 
 #[test]
+fn add_takes_the_url_as_an_option_too() {
+    let home = Home::new("");
+    home.run(&["add", "docs", "--url", "https://docs.example/mcp", "-H", "X-Team: a"]).expect(0);
+    let text = std::fs::read_to_string(home.config()).unwrap();
+    assert!(text.contains("url = \"https://docs.example/mcp\""), "{text}");
+    let refused = home.run(&["add", "bad", "--url", "docs.example/mcp"]).expect(1);
+    assert!(refused.stderr.contains("hint: write `url = \"https://example.com/mcp\"`"), "{}", refused.stderr);
+    let both = home.run(&["add", "both", "--url", "https://docs.example/mcp", "--", "uvx"]).expect(1);
+    assert!(both.stderr.contains("cannot be used with"), "{}", both.stderr);
+    assert_eq!(std::fs::read_to_string(home.config()).unwrap(), text, "nothing else was written");
+}
+
+#[test]
 fn add_and_check_name_what_is_missing() {
     let home = Home::new("[secrets]\nbackend = \"file\"\n");
     let args = ["--inherit-env", "WORK_DIR", "-e", "A=${env:TOOLCRIB_UNSET}", "x", "--", "no-such-program"];

@@ -234,6 +234,36 @@ fn unknown_tool_on_server_gets_suggestion() {
     }
 }
 
+/// A server that answers each call with a result that is an error, as servers on the TypeScript SDK do for an unknown tool.
+const FAILING_SERVER: &str = r#"
+while read -r line; do
+    id=$(printf '%s' "$line" | sed -n 's/.*"id":\([0-9]*\).*/\1/p')
+    case $line in
+    *'"initialize"'*) result='{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"f","version":"1"}}' ;;
+    *'"tools/list"'*) result='{"tools":[{"name":"read_graph","inputSchema":{"type":"object"}}]}' ;;
+    *'"tools/call"'*) result='{"isError":true,"content":[{"type":"text","text":"Tool not found"}]}' ;;
+    *) continue ;;
+    esac
+    printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$result"
+done
+"#;
+
+#[test]
+fn error_result_of_unknown_tool_gets_suggestion() {
+    let server =
+        format!("command = 'sh'\nargs = ['-c', \"\"\"{}\"\"\"]\n", FAILING_SERVER.replace('\\', r"\\"));
+    let home = Home::new(&format!("[servers.memory]\nera = 'legacy'\n{server}"));
+    for with_gateway in [false, true] {
+        let _gateway = with_gateway.then(|| home.serve(&["-q"]));
+        let unknown = home.run(&["call", "memory.red_graph"]).expect(5);
+        assert_eq!(unknown.stderr, "Tool not found\nhint: did you mean `read_graph`?\n");
+        let unknown = home.run(&["call", "memory.red_graph", "--json"]).expect(5).error();
+        assert_eq!(unknown["hint"], "did you mean `read_graph`?", "with gateway: {with_gateway}");
+        let known = home.run(&["call", "memory.read_graph"]).expect(5);
+        assert_eq!(known.stderr, "Tool not found\n", "the tool exists and failed");
+    }
+}
+
 #[test]
 fn interrupted_call_exits_130() {
     let home = Home::with_demo_servers();
