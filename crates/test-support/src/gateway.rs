@@ -171,9 +171,9 @@ impl GatewayProcess {
         self.child.id()
     }
 
-    /// Returns its living child processes.
+    /// Returns its living child processes that belong to servers.
     pub fn children(&self) -> Vec<u32> {
-        process::children(self.pid())
+        process::server_children(self.pid())
     }
 
     /// Sends it a signal.

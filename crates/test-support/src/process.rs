@@ -95,6 +95,11 @@ pub fn children(parent: u32) -> Vec<u32> {
     all_pids().filter(is_child).collect()
 }
 
+/// Returns the living children of a process, without the one that forks the others and exits soon.
+pub fn server_children(parent: u32) -> Vec<u32> {
+    children(parent).into_iter().filter(|pid| name(*pid) != "toolcrib-fork").collect()
+}
+
 /// Returns the zombies among the children of a process and their descendants.
 pub fn zombies(parent: u32) -> Vec<u32> {
     let is_zombie = |pid: &u32| stat(*pid).is_some_and(|(state, its)| its == parent && state == 'Z');

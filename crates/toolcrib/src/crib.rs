@@ -498,6 +498,7 @@ impl Crib {
         inner.stopping.lock().ignore_poison().clear();
         inner.stop_tasks.cancel();
         inner.router.services.tasks.close();
+        inner.router.services.spawner.close();
         inner.router.services.tasks.wait().await;
         inner.observers_closed.call_once(|| inner.observers.close());
         inner.observers.close_events();

@@ -3,6 +3,8 @@
 #[cfg(target_os = "linux")]
 mod control;
 pub(crate) mod environment;
+#[cfg(target_os = "linux")]
+mod fork_server;
 #[cfg(windows)]
 mod job;
 #[cfg(target_os = "linux")]
@@ -54,7 +56,7 @@ use self::without_shim as os;
 use self::platform::{ChildEnd, ProcessGroup};
 pub(crate) use self::platform::{PipeReader, PipeWriter, enlarge_pipe, try_write_whole};
 use self::spawn_request::SpawnRequest;
-use self::tree_tracker::TreeTracker;
+use self::tree_tracker::{StartedTree, TreeTracker};
 use crate::model::exit_report::{ExitReport, ProcessExit};
 use crate::model::failure_class::FailureClass;
 use crate::process::stderr::{LINGER, StderrTail};
@@ -100,7 +102,7 @@ const REPORT_LINES: usize = 20;
 /// A running server process and its descendants. Dropping it kills the whole tree.
 #[derive(Debug)]
 pub(crate) struct ServerProcess {
-    pid: u32,
+    tree: StartedTree,
     program: String,
     handle: ProcessHandle,
     exit: watch::Receiver<Option<ProcessExit>>,
@@ -118,10 +120,7 @@ pub(crate) struct ServerProcess {
 enum ProcessHandle {
     Group(Arc<ProcessGroup>),
     #[cfg(target_os = "linux")]
-    Shim {
-        control: os::ShimControl,
-        pid: u32,
-    },
+    Shim(os::ShimControl),
 }
 
 /// A request to a process tree to end.
@@ -209,9 +208,9 @@ impl ServerProcess {
             _tree_ended: tree_ended.clone().drop_guard(),
         };
         let handle = start_process(request, pipes.child_ends, tracker, context).await?;
-        let pid = started.await.unwrap_or_else(|_| Err(SpawnError::shim_exited()))?;
+        let tree = started.await.unwrap_or_else(|_| Err(SpawnError::shim_exited()))?;
         let process = Self {
-            pid,
+            tree,
             program,
             handle,
             exit,
@@ -236,25 +235,23 @@ impl ServerProcess {
     }
 
     pub(crate) fn pid(&self) -> u32 {
-        self.pid
+        self.tree.server
     }
 
     /// Returns the bytes of memory that the process tree uses, if the system reports it. Takes about 0.1 ms per
     /// process, more for large ones.
     pub(crate) fn memory_usage(&self) -> Option<u64> {
-        match &self.handle {
-            ProcessHandle::Group(_) => os::tree_memory(self.pid, true),
-            #[cfg(target_os = "linux")]
-            ProcessHandle::Shim { pid, .. } => os::tree_memory(*pid, false),
+        match self.tree.shim {
+            None => os::tree_memory(self.tree.server, true),
+            Some(shim) => os::tree_memory(shim, false),
         }
     }
 
     /// Returns the CPU time that the process tree has used, if the system reports it.
     pub(crate) fn cpu_time(&self) -> Option<Duration> {
-        match &self.handle {
-            ProcessHandle::Group(_) => os::tree_cpu_time(self.pid, true),
-            #[cfg(target_os = "linux")]
-            ProcessHandle::Shim { pid, .. } => os::tree_cpu_time(*pid, false),
+        match self.tree.shim {
+            None => os::tree_cpu_time(self.tree.server, true),
+            Some(shim) => os::tree_cpu_time(shim, false),
         }
     }
 
@@ -314,7 +311,7 @@ impl ServerProcess {
             ProcessHandle::Group(_) if self.exit.borrow().is_some() => {}
             ProcessHandle::Group(group) => group.signal(signal),
             #[cfg(target_os = "linux")]
-            ProcessHandle::Shim { control, .. } => control.signal(signal),
+            ProcessHandle::Shim(control) => control.signal(signal),
         }
     }
 }
@@ -386,7 +383,7 @@ async fn start_with_shim(
 ) -> Result<ProcessHandle, SpawnError> {
     let bytes = request.to_bytes();
     let os::StartedShim { process: shim, mut control, sent } =
-        match os::ShimProcess::start(program, &bytes, &files) {
+        match os::ShimProcess::start(program, &bytes, &files, context) {
             Ok(started) => started,
             Err(error) => {
                 tracker.finish();
@@ -397,12 +394,11 @@ async fn start_with_shim(
                 return Err(SpawnError::from_io(message, &error));
             }
         };
-    let pid = shim.pid;
     context.tasks.spawn_boxed(context.live_processes.track_future(shim.watch(request, tracker)));
     drop(files);
     // A shim that does not read its request exits, and its tracker reports that.
     let _ = control.send(&bytes[sent..]).await;
-    Ok(ProcessHandle::Shim { control, pid })
+    Ok(ProcessHandle::Shim(control))
 }
 
 /// The stdio pipes of a server.

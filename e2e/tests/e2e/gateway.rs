@@ -238,7 +238,7 @@ fn stdio_serves_both_eras_with_and_without_a_gateway() {
             for server in ["session", "stateless"] {
                 assert_eq!(pipe.text(&format!("{server}__echo"), &json!({"text": "piped"})), "piped");
             }
-            let children = process::children(pipe.pid());
+            let children = process::server_children(pipe.pid());
             assert_eq!(children.len(), if with_gateway { 0 } else { 2 }, "with a gateway: {with_gateway}");
             pipe.close_input();
             wait_until("it exits", || pipe.has_ended());

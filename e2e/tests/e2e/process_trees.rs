@@ -125,6 +125,40 @@ fn sigkill_of_a_shim_affects_only_its_server() {
     assert_eq!(process::zombies(gateway.pid()), [0_u32; 0]);
 }
 
+/// Returns the children of the gateway that fork shims.
+fn fork_servers(gateway: &GatewayProcess) -> Vec<u32> {
+    process::children(gateway.pid())
+        .into_iter()
+        .filter(|pid| process::name(*pid) == "toolcrib-fork")
+        .collect()
+}
+
+#[test]
+fn fork_server_that_ends_affects_no_server() {
+    let mark = mark("fork-server");
+    let home = home(&mark);
+    let mut gateway = home.serve();
+    let pid = || HttpClient::new(gateway.address, "/mcp", Era::Stateless).text("fake__pid", &json!({}));
+    let mut servers = BTreeSet::new();
+    for is_killed in [true, false, true] {
+        servers.insert(start_server(&gateway, &mark));
+        let running = pid();
+        if is_killed {
+            fork_servers(&gateway).into_iter().for_each(process::kill);
+        }
+        wait_until("the fork server has exited", || fork_servers(&gateway).is_empty());
+        assert_eq!(pid(), running, "the server runs on");
+        assert!(home.run(&["stop", "fake"]).status.success());
+        assert_eq!(find_by_mark(&mark), [0_u32; 0]);
+    }
+    assert_eq!(servers.len(), 3);
+    assert_eq!(process::zombies(gateway.pid()), [0_u32; 0]);
+    start_server(&gateway, &mark);
+    fork_servers(&gateway).into_iter().for_each(|pid| process::send_signal(pid, Signal::STOP));
+    assert!(gateway.stop().success(), "one that does not run delays nothing");
+    assert_eq!(find_by_mark(&mark), [0_u32; 0]);
+}
+
 #[test]
 fn frozen_shim_does_not_delay_shutdown() {
     let mark = mark("frozen");

@@ -121,7 +121,11 @@ async fn start_without_enough_processes_fails_for_shim_and_server() {
     let mut caller = Caller::new(gateway.address, Era::Stateless, 0, 1);
     assert!(caller.is_answering(0).await);
     let open_files = stop_server(&bed.home, &gateway, usize::MAX);
-    for more in [0, 1] {
+    // The process that forks shims has the limits that the gateway had when it was started.
+    let wait_for_exit =
+        || wait_until("all processes have exited", || process::children(gateway.pid()).is_empty());
+    for more in [0, 1, 2] {
+        wait_for_exit();
         let most = if user.is_some() { threads(gateway.pid()) + more } else { 0 };
         limit(gateway.pid(), user, "nproc", Some(most));
         let reason = "Resource temporarily unavailable";
@@ -129,6 +133,7 @@ async fn start_without_enough_processes_fails_for_shim_and_server() {
         limit(gateway.pid(), user, "nproc", None);
         stop_server(&bed.home, &gateway, open_files);
     }
+    wait_for_exit();
     assert!(caller.is_answering(0).await);
 }
 

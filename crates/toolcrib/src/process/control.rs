@@ -1,9 +1,9 @@
-//! The protocol between a shim and the process that started it: one spawn request with three file descriptors, then
-//! single-byte commands in one direction and fixed-size reports in the other.
+//! The protocol between a shim and the process that requested it: one spawn request with three file descriptors, then
+//! single-byte commands in one direction and fixed-size reports in the other. The fork server gets the shim's end of the socket.
 
 use std::io::{self, IoSlice, IoSliceMut, Read as _};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use rustix::io::retry_on_intr;
@@ -19,17 +19,22 @@ pub(super) const TERM: u8 = b'T';
 /// Command to kill the whole tree.
 pub(super) const KILL: u8 = b'K';
 
+/// Request to the fork server.
+const FORK: u8 = b'F';
+
 /// Size of an encoded report in bytes.
 pub(super) const REPORT_LEN: usize = 5;
 
 /// A message from a shim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ShimReport {
+    /// The shim runs with this pid.
+    Forked(i32),
     /// The server is being started. Without a further report, the shim was killed meanwhile.
     Starting,
     /// The server runs with this pid.
     Started(i32),
-    /// The server could not be started, with this errno.
+    /// The shim or the server could not be started, with this errno.
     Failed(i32),
     /// The server exited with this status.
     Exited(i32),
@@ -44,6 +49,7 @@ pub(super) enum ShimReport {
 impl ShimReport {
     pub(super) fn to_bytes(self) -> [u8; REPORT_LEN] {
         let (kind, number) = match self {
+            Self::Forked(pid) => (b'c', pid),
             Self::Starting => (b'b', 0),
             Self::Started(pid) => (b'p', pid),
             Self::Failed(errno) => (b'f', errno),
@@ -59,6 +65,7 @@ impl ShimReport {
     pub(super) fn from_bytes([kind, number @ ..]: [u8; REPORT_LEN]) -> Option<Self> {
         let number = i32::from_le_bytes(number);
         Some(match kind {
+            b'c' => Self::Forked(number),
             b'b' => Self::Starting,
             b'p' => Self::Started(number),
             b'f' => Self::Failed(number),
@@ -87,25 +94,58 @@ pub(super) fn send_files(control: &UnixStream, request: &[u8], files: &[OwnedFd;
 /// Receives the request and the files, in the shim.
 pub(super) fn receive_request(mut control: &UnixStream) -> io::Result<(SpawnRequest, [OwnedFd; 3])> {
     let mut header = [0; 4];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let received = retry_on_intr(|| {
-        recvmsg(control, &mut [IoSliceMut::new(&mut header)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)
-    })?;
+    let received = receive_files(control, &mut header)?;
     if received.bytes != header.len() {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
+    let files = received.files.try_into().map_err(|_| io::ErrorKind::InvalidData)?;
+    let mut bytes = vec![0; u32::from_le_bytes(header) as usize];
+    control.read_exact(&mut bytes)?;
+    let request = SpawnRequest::from_bytes(&bytes).ok_or(io::ErrorKind::InvalidData)?;
+    Ok((request, files))
+}
+
+/// Sends the control socket of a new shim to the fork server.
+pub(super) fn send_control(requests: impl AsFd, control: &OwnedFd) -> io::Result<()> {
+    let files = [control.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    ancillary.push(SendAncillaryMessage::ScmRights(&files));
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    sendmsg(requests, &[IoSlice::new(&[FORK])], &mut ancillary, flags)?;
+    Ok(())
+}
+
+/// Receives the control socket of a new shim, in the fork server. `None` if there will be no more.
+pub(super) fn receive_control(requests: &UnixStream) -> io::Result<Option<OwnedFd>> {
+    let received = receive_files(requests, &mut [0])?;
+    match (received.bytes, received.files.into_iter().next()) {
+        (0, _) => Ok(None),
+        (_, Some(control)) => Ok(Some(control)),
+        (_, None) => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+/// A message with files.
+struct ReceivedFiles {
+    bytes: usize,
+    files: Vec<OwnedFd>,
+}
+
+/// Receives up to three files and the bytes that came with them.
+fn receive_files(socket: &UnixStream, bytes: &mut [u8]) -> io::Result<ReceivedFiles> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received = retry_on_intr(|| {
+        recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+    })?;
     let mut files = Vec::new();
     for message in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = message {
             files.extend(rights);
         }
     }
-    let files = files.try_into().map_err(|_| io::ErrorKind::InvalidData)?;
-    let mut bytes = vec![0; u32::from_le_bytes(header) as usize];
-    control.read_exact(&mut bytes)?;
-    let request = SpawnRequest::from_bytes(&bytes).ok_or(io::ErrorKind::InvalidData)?;
-    Ok((request, files))
+    Ok(ReceivedFiles { bytes: received.bytes, files })
 }
 
 #[cfg(test)]
@@ -134,16 +174,39 @@ mod tests {
     }
 
     #[test]
-    fn closed_socket_is_an_error() {
+    fn closed_socket_is_an_error_for_a_shim_and_the_end_for_the_fork_server() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         drop(ours);
         assert!(receive_request(&theirs).is_err());
+        assert!(receive_control(&theirs).unwrap().is_none());
+    }
+
+    #[test]
+    fn each_control_socket_arrives_with_its_own_request() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let pipes = [io::pipe().unwrap(), io::pipe().unwrap()];
+        for (number, (_, write)) in pipes.iter().enumerate() {
+            let write = OwnedFd::from(write.try_clone().unwrap());
+            send_control(&ours, &write).unwrap();
+            drop(write);
+            let received = receive_control(&theirs).unwrap().unwrap();
+            std::fs::File::from(received).write_all(&[number as u8]).unwrap();
+        }
+        for (number, (mut read, write)) in pipes.into_iter().enumerate() {
+            drop(write);
+            let mut bytes = Vec::new();
+            read.read_to_end(&mut bytes).unwrap();
+            assert_eq!(bytes, [number as u8]);
+        }
     }
 
     #[test]
     fn reports_round_trip() {
-        use ShimReport::{Exited, Failed, InOtherSession, Killed, Started, Starting, TooManyProcesses};
+        use ShimReport::{
+            Exited, Failed, Forked, InOtherSession, Killed, Started, Starting, TooManyProcesses,
+        };
         let reports = [
+            Forked(6),
             Starting,
             Started(7),
             Failed(2),

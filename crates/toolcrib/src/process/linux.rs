@@ -3,17 +3,14 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdStream;
-use std::os::unix::process::CommandExt as _;
-use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
-use std::process::Stdio;
 use std::time::Duration;
 
-use rustix::process::Signal;
+use rustix::io::retry_on_intr;
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, waitpid};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::process::{Child, Command};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -25,25 +22,26 @@ pub(crate) use super::shim::{is_unprepared_shim, own_program};
 use super::control::{self, REPORT_LEN, ShimReport};
 use super::orphans::{self, OrphanQuery};
 use super::proc;
-use super::shim::SHIM_ARG;
 use super::spawn_request::SpawnRequest;
-use super::tree_tracker::TreeTracker;
-use super::{SpawnError, StopSignal};
+use super::tree_tracker::{StartedTree, TreeTracker};
+use super::{SpawnContext, SpawnError, StopSignal};
 use crate::model::exit_report::ProcessExit;
 
 /// Time a shim has to kill its tree, longer than its own limit. A shim that is itself stopped never finishes.
 const SHIM_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// A running shim.
+/// A shim that was requested.
 pub(super) struct ShimProcess {
-    child: Child,
     reports: OwnedReadHalf,
-    pub(super) pid: u32,
+    /// Absent until the shim has reported it.
+    pid: Option<Pid>,
+    /// True once the server may run.
+    is_starting: bool,
     /// Cancelled when the shim was told to kill its tree.
     kill_sent: CancellationToken,
 }
 
-/// A shim that has been started.
+/// A shim that has been requested.
 pub(super) struct StartedShim {
     pub(super) process: ShimProcess,
     pub(super) control: ShimControl,
@@ -84,78 +82,88 @@ impl Drop for ShimControl {
 impl ShimProcess {
     /// Starts a shim that gets the server's stdio files and the start of the request, so that it need not wait for this
     /// process.
-    pub(super) fn start(program: &Path, request: &[u8], files: &[OwnedFd; 3]) -> io::Result<StartedShim> {
+    pub(super) fn start(
+        program: &Path,
+        request: &[u8],
+        files: &[OwnedFd; 3],
+        context: SpawnContext<'_>,
+    ) -> io::Result<StartedShim> {
         let (ours, theirs) = StdStream::pair()?;
         let sent = control::send_files(&ours, request, files)?;
         ours.set_nonblocking(true)?;
         let (reports, socket) = UnixStream::from_std(ours)?.into_split();
-        let mut command = std::process::Command::new(program);
-        // In its own process group it does not receive signals from our terminal.
-        command.arg0("toolcrib").arg(SHIM_ARG).env_clear().process_group(0);
-        command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::null());
-        let child = Command::from(command).spawn()?;
-        let pid = child.id().ok_or(io::ErrorKind::NotFound)?;
+        context.spawner.fork_shim(program, &theirs.into(), context.tasks)?;
         let kill_sent = CancellationToken::new();
         let control = ShimControl { socket, kill_sent: kill_sent.clone() };
-        Ok(StartedShim { process: Self { child, reports, pid, kill_sent }, control, sent })
+        let process = Self { reports, pid: None, is_starting: false, kill_sent };
+        Ok(StartedShim { process, control, sent })
     }
 
     /// Forwards the shim's reports until it has exited and no process of the tree is left.
     pub(super) async fn watch(mut self, request: SpawnRequest, mut tracker: TreeTracker) {
+        let kill_sent = self.kill_sent.clone();
         let overdue = async {
-            self.kill_sent.cancelled().await;
+            kill_sent.cancelled().await;
             sleep(SHIM_TIMEOUT).await;
         };
-        let mut is_starting = false;
-        tokio::select! {
-            () = forward_reports(&mut self.reports, self.pid, &request, &mut tracker, &mut is_starting) => {}
-            () = overdue => drop(self.child.start_kill()),
-        }
+        let is_overdue = tokio::select! {
+            () = self.forward_reports(&request, &mut tracker) => false,
+            () = overdue => true,
+        };
         let is_unasked = !self.kill_sent.is_cancelled();
-        let status = self.child.wait().await;
-        if is_unasked && status.as_ref().is_ok_and(|status| status.signal().is_some()) {
+        let status = self.wait(is_overdue, &tracker).await;
+        if is_unasked && status.is_some_and(|status| status.terminating_signal().is_some()) {
             tracker.report_exit(ProcessExit::ShimKilled);
-            if is_starting {
+            if self.is_starting {
                 tracker.report_failure(SpawnError::shim_killed());
             }
         }
         // The server dies with a killed shim, but the rest of the tree does not.
-        if !status.is_ok_and(|status| status.success()) {
+        if self.is_starting && status.is_none_or(|status| status.exit_status() != Some(0)) {
             tracker.kill_orphans().await;
         }
         tracker.report_exit(ProcessExit::Signal(Signal::KILL.as_raw()));
         tracker.finish();
     }
-}
 
-/// Forwards the reports of a shim until it closes the socket. Sets `is_starting` once the server may run.
-async fn forward_reports(
-    reports: &mut OwnedReadHalf,
-    shim: u32,
-    request: &SpawnRequest,
-    tracker: &mut TreeTracker,
-    is_starting: &mut bool,
-) {
-    let mut bytes = [0; REPORT_LEN];
-    while reports.read_exact(&mut bytes).await.is_ok() {
-        match ShimReport::from_bytes(bytes) {
-            Some(ShimReport::Starting) => *is_starting = true,
-            Some(ShimReport::Started(pid)) => {
-                // If the spawning future was dropped, so was the control socket, and the shim ends the server.
-                tracker.report_started(pid.cast_unsigned(), Some(shim));
+    /// Forwards the reports of the shim until it closes the socket.
+    async fn forward_reports(&mut self, request: &SpawnRequest, tracker: &mut TreeTracker) {
+        let mut bytes = [0; REPORT_LEN];
+        while self.reports.read_exact(&mut bytes).await.is_ok() {
+            match ShimReport::from_bytes(bytes) {
+                Some(ShimReport::Forked(pid)) => self.pid = Pid::from_raw(pid),
+                Some(ShimReport::Starting) => self.is_starting = true,
+                Some(ShimReport::Started(pid)) => {
+                    let shim = self.pid.map(|pid| pid.as_raw_nonzero().get().cast_unsigned());
+                    // If the spawning future was dropped, so was the control socket, and the shim ends the server.
+                    tracker.report_started(StartedTree { server: pid.cast_unsigned(), shim });
+                }
+                Some(ShimReport::Failed(errno)) => {
+                    let error = io::Error::from_raw_os_error(errno);
+                    tracker.report_failure(SpawnError::from_io(request.describe_error(&error), &error));
+                }
+                Some(ShimReport::Exited(status)) => tracker.report_exit(ProcessExit::Status(status)),
+                Some(ShimReport::Killed(signal)) => tracker.report_exit(ProcessExit::Signal(signal)),
+                Some(ShimReport::InOtherSession(pid)) => tracker.record_seen(pid.cast_unsigned()),
+                Some(ShimReport::TooManyProcesses(count)) => {
+                    tracker.report_exit(ProcessExit::TooManyProcesses(count.cast_unsigned()));
+                }
+                None => return,
             }
-            Some(ShimReport::Failed(errno)) => {
-                let error = io::Error::from_raw_os_error(errno);
-                tracker.report_failure(SpawnError::from_io(request.describe_error(&error), &error));
-            }
-            Some(ShimReport::Exited(status)) => tracker.report_exit(ProcessExit::Status(status)),
-            Some(ShimReport::Killed(signal)) => tracker.report_exit(ProcessExit::Signal(signal)),
-            Some(ShimReport::InOtherSession(pid)) => tracker.record_seen(pid.cast_unsigned()),
-            Some(ShimReport::TooManyProcesses(count)) => {
-                tracker.report_exit(ProcessExit::TooManyProcesses(count.cast_unsigned()));
-            }
-            None => return,
         }
+    }
+
+    /// Waits until the shim has exited, which it does after it has closed the socket; one that is overdue is killed first. Returns
+    /// its status, or `None` if there is no shim.
+    async fn wait(&self, is_overdue: bool, tracker: &TreeTracker) -> Option<WaitStatus> {
+        let pid = self.pid?;
+        if is_overdue {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        let waited =
+            tracker.tasks.spawn_blocking(move || retry_on_intr(|| waitpid(Some(pid), WaitOptions::empty())));
+        // Fails only when the runtime shuts down.
+        waited.await.ok()?.ok()?.map(|(_, status)| status)
     }
 }
 

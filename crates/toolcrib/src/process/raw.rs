@@ -1,5 +1,5 @@
-//! All unsafe code of the crate: what a child does between fork and exec, the signal mask and the code pages of a shim, and
-//! functions of the C library for the environment and for memory.
+//! All unsafe code of the crate: what a child does between fork and exec, the fork, the signal mask and the code pages of a shim,
+//! and functions of the C library for the environment and for memory.
 
 #![expect(unsafe_code, reason = "std and rustix have no safe form of `pre_exec`, `execve` and signal masks")]
 
@@ -191,16 +191,48 @@ pub(super) fn close_others_on_exec() {
     unsafe { libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
 }
 
+/// The process in which [`fork_sibling`] returns.
+#[cfg(target_os = "linux")]
+pub(super) enum ForkedProcess {
+    Parent,
+    Child,
+}
+
+/// Forks this process, which must have one thread. The new process is a child of the parent of this one.
+#[cfg(target_os = "linux")]
+pub(super) fn fork_sibling() -> io::Result<ForkedProcess> {
+    const NONE: usize = 0;
+    // SAFETY: without `CLONE_VM` the child gets a copy of all memory and, with no other stack, goes on where this process is.
+    // There is no other thread that could hold a lock.
+    match unsafe {
+        libc::syscall(libc::SYS_clone, libc::CLONE_PARENT | libc::SIGCHLD, NONE, NONE, NONE, NONE)
+    } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(ForkedProcess::Child),
+        _ => Ok(ForkedProcess::Parent),
+    }
+}
+
+/// Blocks every signal that can be blocked.
+#[cfg(target_os = "linux")]
+pub(super) fn block_signals() {
+    let mut signals = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the set is initialised before it is used.
+    unsafe {
+        libc::sigfillset(signals.as_mut_ptr());
+        libc::sigprocmask(libc::SIG_SETMASK, signals.as_ptr(), std::ptr::null_mut());
+    }
+}
+
 /// Blocks every signal that can be blocked and returns a descriptor that becomes readable on SIGCHLD.
 #[cfg(target_os = "linux")]
 pub(super) fn watch_sigchld_only() -> io::Result<std::os::fd::OwnedFd> {
     use std::os::fd::{FromRawFd as _, OwnedFd};
+    block_signals();
     let mut signals = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: the set is initialised before it is used, and the new descriptor has no other owner.
     unsafe {
         libc::signal(libc::SIGCHLD, libc::SIG_DFL);
-        libc::sigfillset(signals.as_mut_ptr());
-        libc::sigprocmask(libc::SIG_SETMASK, signals.as_ptr(), std::ptr::null_mut());
         libc::sigemptyset(signals.as_mut_ptr());
         libc::sigaddset(signals.as_mut_ptr(), libc::SIGCHLD);
         match libc::signalfd(-1, signals.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) {

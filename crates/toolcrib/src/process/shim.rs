@@ -1,5 +1,5 @@
 //! The shim: a small parent process for one server, which ensures that the server's process tree ends with the server
-//! or with the gateway.
+//! or with the gateway. The fork server forks it.
 //!
 //! It has no async runtime and no threads, never reads the server's stdio, and ignores every signal that can be
 //! ignored.
@@ -21,10 +21,11 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, kill_process_group, wait};
 
 use super::control::{self, ShimReport};
+use super::fork_server;
 use super::proc;
 use super::raw::CodePages;
 
-/// The first argument of a process that is started as a shim.
+/// The first argument of a process that is started as a fork server.
 pub(super) const SHIM_ARG: &str = "__toolcrib-shim";
 
 /// Time between SIGTERM and SIGKILL when the tree is shut down.
@@ -43,15 +44,15 @@ const MAX_PROCESSES: usize = 512;
 /// Whether [`run_shim`] was called in this process, so that the program can run as a shim.
 static CAN_BE_SHIM: AtomicBool = AtomicBool::new(false);
 
-/// Runs as a shim if this process was started as one, and returns the exit code to end with. Call it first in `main` of
-/// the program passed to [`CribBuilder::shim`](crate::CribBuilder::shim).
+/// Runs as a shim, or as the process that forks shims, if this process was started as one, and returns the exit code to end with.
+/// Call it first in `main` of the program passed to [`CribBuilder::shim`](crate::CribBuilder::shim).
 #[must_use = "a process that was started as a shim must end with this exit code"]
 pub fn run_shim() -> Option<ExitCode> {
     if std::env::args_os().nth(1).is_none_or(|first| first != SHIM_ARG) {
         CAN_BE_SHIM.store(true, Ordering::Relaxed);
         return None;
     }
-    Some(match start_and_watch() {
+    Some(match fork_server::run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     })
@@ -72,11 +73,16 @@ pub(crate) fn is_unprepared_shim(program: &Path) -> bool {
     !CAN_BE_SHIM.load(Ordering::Relaxed) && own.is_some() && file_id(program) == own
 }
 
-fn start_and_watch() -> io::Result<()> {
-    let sigchld = super::raw::watch_sigchld_only()?;
-    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
-    let _ = std::fs::write("/proc/self/comm", "toolcrib-shim");
+/// Starts the server that the request on stdin describes, and watches it until its tree has ended.
+pub(super) fn start_and_watch() -> io::Result<()> {
     let control = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let own_pid = rustix::process::getpid();
+    // First of all, because the gateway can wait for this process only if it knows it.
+    (&control).write_all(&ShimReport::Forked(own_pid.as_raw_nonzero().get()).to_bytes())?;
+    rustix::process::setpgid(None, None)?;
+    let sigchld = super::raw::watch_sigchld_only()?;
+    rustix::process::set_child_subreaper(Some(own_pid))?;
+    let _ = std::fs::write("/proc/self/comm", "toolcrib-shim");
     let (request, files) = control::receive_request(&control)?;
     // Before the server runs, because it may kill this process immediately.
     (&control).write_all(&ShimReport::Starting.to_bytes())?;

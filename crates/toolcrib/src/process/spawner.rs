@@ -1,15 +1,23 @@
-//! Starts child processes, with or without a shim, and opens their journal entries.
+//! Starts child processes without a shim, keeps the fork server that starts the others, and opens journal entries.
 
 use std::io;
+#[cfg(target_os = "linux")]
+use std::os::fd::OwnedFd;
+#[cfg(target_os = "linux")]
+use std::path::Path;
 use std::path::PathBuf;
 use std::sync::{Mutex, mpsc};
 
 use tokio::process::{Child, Command};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+#[cfg(target_os = "linux")]
+use tokio_util::task::TaskTracker;
 
 use crate::util::locks::IgnorePoison as _;
 
+#[cfg(target_os = "linux")]
+use super::fork_server::{self, ForkServer};
 use super::os::{Journal, JournalEntry};
 
 type SpawnJob = Box<dyn FnOnce() + Send>;
@@ -19,6 +27,9 @@ type SpawnJob = Box<dyn FnOnce() + Send>;
 pub(crate) struct Spawner {
     #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "shims exist only on Linux"))]
     shim: Option<PathBuf>,
+    /// Started for the first shim, and again after it has exited.
+    #[cfg(target_os = "linux")]
+    fork_server: Mutex<Option<ForkServer>>,
     journal: Option<Journal>,
     /// The parent death signal of a child without a shim is sent when the thread that started it ends. One thread
     /// therefore starts all children and lives as long as the spawner.
@@ -32,13 +43,36 @@ impl Spawner {
         if let Some(journal) = &journal {
             journal.kill_orphans();
         }
-        Self { shim, journal, thread: Mutex::default() }
+        Self { shim, journal, ..Self::default() }
     }
 
     /// Returns the program to start as shim.
     #[cfg(target_os = "linux")]
-    pub(super) fn shim(&self) -> Option<&std::path::Path> {
+    pub(super) fn shim(&self) -> Option<&Path> {
         self.shim.as_deref()
+    }
+
+    /// Starts a shim that has this control socket.
+    #[cfg(target_os = "linux")]
+    pub(super) fn fork_shim(&self, program: &Path, control: &OwnedFd, tasks: &TaskTracker) -> io::Result<()> {
+        let mut running = self.fork_server.lock().ignore_poison();
+        if let Some(fork_server) = &*running {
+            match fork_server.fork_shim(control) {
+                Err(error) if fork_server::has_exited(&error) => {}
+                result => return result,
+            }
+        }
+        match running.insert(ForkServer::start(program, tasks)?).fork_shim(control) {
+            // Nothing will be reported through the control socket, which says that there is no shim.
+            Err(error) if fork_server::has_exited(&error) => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Ends the processes that start servers.
+    pub(crate) fn close(&self) {
+        #[cfg(target_os = "linux")]
+        drop(self.fork_server.lock().ignore_poison().take());
     }
 
     pub(super) fn open_journal_entry(&self, tree: &str) -> Option<JournalEntry> {

@@ -14,12 +14,20 @@ use crate::model::exit_report::ProcessExit;
 #[cfg(target_os = "linux")]
 const MAX_SEEN: usize = 256;
 
+/// The processes that a tree begins with.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct StartedTree {
+    /// The pid of the server's main process.
+    pub(super) server: u32,
+    /// The pid of its parent, if that is a shim.
+    pub(super) shim: Option<u32>,
+}
+
 /// Reports the start, failure and exit of a process tree. The tree counts as ended when the tracker is dropped.
 pub(super) struct TreeTracker {
     pub(super) tree_id: String,
     pub(super) journal_entry: Option<JournalEntry>,
-    /// Receives the pid of the server's main process.
-    pub(super) started_tx: Option<oneshot::Sender<Result<u32, SpawnError>>>,
+    pub(super) started_tx: Option<oneshot::Sender<Result<StartedTree, SpawnError>>>,
     pub(super) exit_tx: watch::Sender<Option<ProcessExit>>,
     pub(super) tasks: TaskTracker,
     /// Processes that were seen in other sessions.
@@ -31,11 +39,11 @@ pub(super) struct TreeTracker {
 
 impl TreeTracker {
     /// Records that the server runs. Returns `false` if the future that spawned it was dropped.
-    pub(super) fn report_started(&mut self, pid: u32, shim: Option<u32>) -> bool {
+    pub(super) fn report_started(&mut self, tree: StartedTree) -> bool {
         if let Some(entry) = &self.journal_entry {
-            entry.record_processes(shim, pid);
+            entry.record_processes(tree.shim, tree.server);
         }
-        self.started_tx.take().is_some_and(|started| started.send(Ok(pid)).is_ok())
+        self.started_tx.take().is_some_and(|started| started.send(Ok(tree)).is_ok())
     }
 
     /// Records that the server could not be started.
@@ -87,7 +95,8 @@ impl TreeTracker {
 
     /// Watches a server that was started without a shim until its tree has ended.
     pub(super) async fn watch_child(mut self, mut child: Child, group: &ProcessGroup) {
-        if !self.report_started(child.id().unwrap_or_default(), None) {
+        let server = child.id().unwrap_or_default();
+        if !self.report_started(StartedTree { server, shim: None }) {
             group.signal(StopSignal::Kill);
         }
         let status = child.wait().await;

@@ -1,0 +1,119 @@
+//! The fork server: a process that forks the shims of a crib.
+//!
+//! A shim is a copy of the program that embeds the library. To execute that program takes 1.4 ms of CPU time, of which the dynamic
+//! loader and page faults are most; to fork a process that has just been executed takes a tenth of it. Servers often start
+//! together, so the program is executed once, and exits when no shim was requested for a while. Each shim becomes a child of the
+//! process that requested it, as if it had been executed by it.
+
+use std::io::{self, Write as _};
+use std::net::Shutdown;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::task::spawn_blocking;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+
+use super::control::{self, ShimReport};
+use super::raw::{self, ForkedProcess};
+use super::shim::{self, SHIM_ARG};
+use crate::util::tasks::SpawnBoxed as _;
+
+/// Time without a request after which the process exits.
+const IDLE_TIME: Duration = Duration::from_millis(500);
+
+/// A fork server. Dropping it ends the process, and not its shims.
+#[derive(Debug)]
+pub(super) struct ForkServer {
+    requests: OwnedWriteHalf,
+    _stop: DropGuard,
+}
+
+impl ForkServer {
+    /// Executes a program that calls [`run_shim`](super::run_shim). A task of `tasks` waits for it.
+    pub(super) fn start(program: &Path, tasks: &TaskTracker) -> io::Result<Self> {
+        let (ours, theirs) = UnixStream::pair()?;
+        ours.set_nonblocking(true)?;
+        let (end, requests) = tokio::net::UnixStream::from_std(ours)?.into_split();
+        let mut command = Command::new(program);
+        // In its own process group it does not receive signals from our terminal.
+        command.arg0("toolcrib").arg(SHIM_ARG).env_clear().process_group(0);
+        command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::null());
+        let process = command.spawn()?;
+        let stop = CancellationToken::new();
+        tasks.spawn_boxed(wait_for_exit(process, end, stop.clone()));
+        Ok(Self { requests, _stop: stop.drop_guard() })
+    }
+
+    /// Requests a shim that has this control socket.
+    ///
+    /// # Errors
+    /// If the fork server has exited ([`has_exited`]), or too many requests wait.
+    pub(super) fn fork_shim(&self, control: &OwnedFd) -> io::Result<()> {
+        control::send_control(self.requests.as_ref(), control)
+    }
+}
+
+/// Waits until the process has exited, and kills it when `stop` is cancelled. It closes its end of the socket when it exits.
+async fn wait_for_exit(mut process: Child, mut end: OwnedReadHalf, stop: CancellationToken) {
+    let is_stopped = stop.run_until_cancelled(end.read_u8()).await.is_none();
+    let waited = spawn_blocking(move || {
+        if is_stopped {
+            process.kill()?;
+        }
+        process.wait()
+    });
+    // Fails only when the runtime shuts down, or if another part of the program has waited for the process.
+    let _ = waited.await;
+}
+
+/// Returns whether a request failed because the fork server has exited.
+pub(super) fn has_exited(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
+}
+
+/// Forks a shim for each request on stdin until there is none for a while, and runs as a shim in the forked processes.
+pub(super) fn run() -> io::Result<()> {
+    raw::block_signals();
+    let _ = std::fs::write("/proc/self/comm", "toolcrib-fork");
+    let requests = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    loop {
+        if !has_request(&requests) {
+            // Later requests fail, and those that came meanwhile are read before the end.
+            requests.shutdown(Shutdown::Read)?;
+        }
+        let Some(control) = control::receive_control(&requests)? else { return Ok(()) };
+        match raw::fork_sibling() {
+            Ok(ForkedProcess::Child) => {
+                drop(requests);
+                rustix::stdio::dup2_stdin(&control)?;
+                drop(control);
+                return shim::start_and_watch();
+            }
+            Ok(ForkedProcess::Parent) => {}
+            Err(error) => {
+                let errno = error.raw_os_error().unwrap_or(Errno::AGAIN.raw_os_error());
+                // The other end may be closed already.
+                let _ = UnixStream::from(control).write_all(&ShimReport::Failed(errno).to_bytes());
+                // The next attempt has the limits that the gateway has then.
+                requests.shutdown(Shutdown::Read)?;
+            }
+        }
+    }
+}
+
+/// Waits for a request, or for the end of requests. Returns false if there is none for a while.
+fn has_request(requests: &UnixStream) -> bool {
+    let timeout = Timespec::try_from(IDLE_TIME).ok();
+    let mut requests = [PollFd::new(requests, PollFlags::IN)];
+    // After an error the request is read without waiting for it here.
+    poll(&mut requests, timeout.as_ref()).map_or(true, |ready| ready > 0)
+}
