@@ -305,7 +305,8 @@ impl Catalog {
     }
 
     fn render(&self, kind: ListKind) -> RenderedList {
-        RenderedList::from_definitions(self.items(kind).iter().map(|item| self.public_definition(kind, item)))
+        let write = |item: &CatalogItem, json: &mut Vec<u8>| self.write_public_definition(kind, item, json);
+        RenderedList::from_items(self.items(kind).iter(), write)
     }
 }
 

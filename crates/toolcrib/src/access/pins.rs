@@ -35,7 +35,7 @@ use crate::util::locks::IgnorePoison as _;
 use approved_items::{ApprovedItem, ApprovedItems, OfferedItem, PinFileStamp, offered_items};
 pub(crate) use fingerprint::Fingerprint;
 use fingerprint::{ItemFingerprint, pinned_members};
-use pin_state::{ItemKey, PinState, UnapprovedItem};
+use pin_state::{ItemKey, PinState, UnapprovedItem, is_same_slice};
 
 /// Unapproved items that are remembered across partial listings. The bound is for a server that renames its tools in
 /// every listing.
@@ -99,8 +99,8 @@ impl Pins {
 
     /// Takes over a stored value.
     fn apply_value(&self, state: &mut PinState, value: &Bytes) {
-        let is_same = |last: &Bytes| last.as_ptr() == value.as_ptr() && last.len() == value.len();
-        if self.file.is_none() && state.value.as_ref().is_some_and(is_same) {
+        let is_last = |last: &Bytes| is_same_slice(last, value);
+        if self.file.is_none() && state.value.as_ref().is_some_and(is_last) {
             return;
         }
         if self.file.is_none() && !self.store.is_shared() {

@@ -1,6 +1,7 @@
 //! The items of one list kind, in order, with lookup by public and own name.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -8,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::render::ListVariants;
 use super::{Listings, public_name, resource_uri};
-use crate::model::listing::{DeclaredToolFacts, ListedItem, has_hint};
+use crate::model::listing::{DeclaredToolFacts, ListedItem};
 use crate::model::pin_status::PinStatus;
 use crate::protocol::json::object::Object;
 use crate::protocol::list_kind::ListKind;
@@ -76,7 +77,12 @@ pub(super) struct CatalogIndex {
 impl CatalogIndex {
     pub(super) fn build(kind: ListKind, listings: &Listings) -> Self {
         let no_facts = DeclaredToolFacts::default();
-        let mut index = Self::default();
+        let count = listings.values().flatten().map(|listing| listing.items(kind).len()).sum();
+        let mut index = Self { items: Vec::with_capacity(count), ..Self::default() };
+        index.by_own_name.reserve(count);
+        if matches!(kind, ListKind::Tools | ListKind::Prompts) {
+            index.by_public_name.reserve(count);
+        }
         for (server, listing) in listings {
             let listed = listing.iter().flat_map(|listing| listing.items(kind));
             let tool_facts = listing.as_ref().map_or(&no_facts, |listing| &*listing.tool_facts);
@@ -105,10 +111,10 @@ impl CatalogIndex {
             None => public_name::public_name(server, &listed.name),
         }
         .into();
-        if self.by_public_name.contains_key(&public_name) {
-            return;
-        }
-        self.by_public_name.insert(public_name.clone(), self.items.len());
+        match self.by_public_name.entry(public_name.clone()) {
+            Entry::Occupied(_) => return,
+            Entry::Vacant(vacant) => vacant.insert(self.items.len()),
+        };
         self.by_own_name.entry(listed.name.clone()).or_default().push(self.items.len());
         if let Some(alias) = alias {
             self.by_alias.entry(alias.into()).or_default().push(self.items.len());
@@ -138,7 +144,7 @@ impl CatalogIndex {
             own_name: listed.name.clone(),
             public_name,
             definition: listed.public_definition().clone(),
-            is_read_only: has_hint(&listed.definition, "readOnlyHint"),
+            is_read_only: listed.hints.is_read_only,
             pin_status,
         });
     }

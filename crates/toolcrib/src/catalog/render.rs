@@ -8,7 +8,8 @@ use bytes::Bytes;
 use super::index::CatalogItem;
 use super::{Catalog, resource_uri};
 use crate::protocol::era::adapt_tool_for_client;
-use crate::protocol::json::object::{Object, to_json_string};
+use crate::protocol::json::object::{Object, to_json_string, write_string};
+use crate::protocol::json::scan::find_quoted;
 use crate::protocol::list_kind::ListKind;
 use crate::protocol::versions::Era;
 
@@ -54,13 +55,18 @@ impl ListVariants {
 
 impl RenderedList {
     pub(super) fn from_definitions(definitions: impl Iterator<Item = Bytes>) -> Self {
+        Self::from_items(definitions, |definition, json| json.extend_from_slice(&definition))
+    }
+
+    /// Renders a list whose items `write` appends.
+    pub(super) fn from_items<T>(items: impl Iterator<Item = T>, write: impl Fn(T, &mut Vec<u8>)) -> Self {
         let mut json = vec![b'['];
         let mut item_ends = Vec::new();
-        for definition in definitions {
+        for item in items {
             if !item_ends.is_empty() {
                 json.push(b',');
             }
-            json.extend_from_slice(&definition);
+            write(item, &mut json);
             item_ends.push(json.len());
         }
         json.push(b']');
@@ -103,11 +109,27 @@ impl RenderedList {
 impl Catalog {
     /// Returns a definition under its public name.
     pub(super) fn public_definition(&self, kind: ListKind, item: &CatalogItem) -> Bytes {
+        let mut json = Vec::with_capacity(item.definition.len() + item.public_name.len());
+        self.write_public_definition(kind, item, &mut json);
+        json.into()
+    }
+
+    /// Appends a definition under its public name.
+    pub(super) fn write_public_definition(&self, kind: ListKind, item: &CatalogItem, json: &mut Vec<u8>) {
         let has_page = kind == ListKind::Tools && names_page(&item.definition);
         if item.public_name == item.own_name && !has_page {
-            return item.definition.clone();
+            return json.extend_from_slice(&item.definition);
         }
-        let Ok(mut definition) = Object::parse(&item.definition) else { return item.definition.clone() };
+        // Most servers send the name first. With that, a definition takes 1,500 instructions, and 8,800 if it is parsed.
+        let after_name = after_leading_name(&item.definition, &item.own_name);
+        if let Some(after_name) = after_name.filter(|_| kind.id_member() == "name" && !has_page) {
+            json.extend_from_slice(LEADING_NAME);
+            write_string(json, &item.public_name);
+            return json.extend_from_slice(after_name);
+        }
+        let Ok(mut definition) = Object::parse(&item.definition) else {
+            return json.extend_from_slice(&item.definition);
+        };
         definition.set_unchecked(kind.id_member(), to_json_string(&item.public_name));
         if has_page {
             resource_uri::publish_page_meta(&mut definition, |own_uri| {
@@ -115,11 +137,21 @@ impl Catalog {
                 (public != own_uri).then(|| public.into_owned())
             });
         }
-        definition.to_bytes()
+        definition.write_to(json);
     }
+}
+
+/// The start of a definition in which the name comes first.
+const LEADING_NAME: &[u8] = b"{\"name\":";
+
+/// Returns the rest of a definition after its name, if that comes first and is written without escapes.
+fn after_leading_name<'a>(definition: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    let value = definition.strip_prefix(LEADING_NAME)?.strip_prefix(b"\"")?;
+    let has_escapes = memchr::memchr(b'\\', name.as_bytes()).is_some();
+    value.strip_prefix(name.as_bytes()).filter(|_| !has_escapes)?.strip_prefix(b"\"")
 }
 
 /// Returns whether a tool definition may name a page.
 pub(super) fn names_page(definition: &Bytes) -> bool {
-    memchr::memmem::find(definition, resource_uri::PAGE_KEY.as_bytes()).is_some()
+    find_quoted(definition, resource_uri::PAGE_KEY.as_bytes()).is_some()
 }

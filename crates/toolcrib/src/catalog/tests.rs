@@ -4,6 +4,7 @@ use super::*;
 use crate::model::listing::DeclaredToolFacts;
 use crate::model::pin_status::PinStatus;
 use crate::model::selector::Selector;
+use crate::protocol::json::object;
 
 /// The lists of one server: each kind with its names.
 type Lists<'a> = &'a [(ListKind, &'a [&'a str])];
@@ -417,4 +418,33 @@ fn definitions_that_clients_reject_are_repaired_only_where_servers_share_a_list(
     let repaired = r#"{"name":"a__bad","inputSchema":{"type":"object"}}"#;
     let public = r#"{"name":"a__good","inputSchema":{"type":"object"},"x":1.0}"#;
     assert_eq!(text(&catalog.list_json(ListKind::Tools, None)), format!("[{public},{repaired}]"));
+}
+
+#[test]
+fn public_name_replaces_the_name_wherever_it_is() {
+    let list = |definition: &str| {
+        let listing =
+            Listing { tools: vec![item(ListKind::Tools, definition.to_owned())], ..Listing::default() };
+        let catalog = Catalog::build(1, &[(id("a"), Some(Arc::new(listing)))].into());
+        text(&catalog.list_json(ListKind::Tools, None)).to_owned()
+    };
+    for (definition, expected) in [
+        (r#"{"name":"b","x":1.0}"#, r#"[{"name":"a__b","x":1.0}]"#),
+        (r#"{"name":"b"}"#, r#"[{"name":"a__b"}]"#),
+        (r#"{"name":"b", "x":[ ]}"#, r#"[{"name":"a__b", "x":[ ]}]"#),
+        (r#"{"x":1.0,"name":"b"}"#, r#"[{"x":1.0,"name":"a__b"}]"#),
+        (r#"{"name":"\u0062","x":1}"#, r#"[{"name":"a__b","x":1}]"#),
+        (r#"{"n\u0061me":"b","x":1}"#, r#"[{"name":"a__b","x":1}]"#),
+        (
+            r#"{"name":"b","_meta":{"ui":{"resourceUri":"ui://x"}}}"#,
+            r#"[{"name":"a__b","_meta":{"ui":{"resourceUri":"ui://toolcrib/a/x"}}}]"#,
+        ),
+    ] {
+        assert_eq!(list(definition), expected, "{definition}");
+    }
+    for own in ["b\"", "b\\", "\\\"", "b\",\"x\":\""] {
+        let definition = format!(r#"{{"name":{},"x":1}}"#, text(&object::to_json_string(own)));
+        let public = public_name::public_name(&id("a"), own);
+        assert_eq!(list(&definition), format!(r#"[{{"name":"{public}","x":1}}]"#));
+    }
 }

@@ -4,7 +4,7 @@ use crate::model::error::{Error, ErrorKind};
 use crate::model::pin_status::PinStatus;
 use crate::protocol::definition::{RepairedDefinition, repair_definition};
 use crate::protocol::era::handshake::{declares_capability, error_message};
-use crate::protocol::json::object::{self, Object, as_integer};
+use crate::protocol::json::object::{self, ListElement, Object, as_integer};
 use crate::protocol::jsonrpc::error_object;
 use crate::protocol::list_kind::{ListKind, ListKinds};
 use crate::protocol::member_names;
@@ -267,6 +267,27 @@ pub(crate) struct ListedItem {
     pub(crate) definition: Bytes,
     /// The definition for clients of the gateway, if they would reject the server's own.
     pub(crate) repaired: Option<Arc<RepairedDefinition>>,
+    pub(crate) hints: ToolHints,
+}
+
+/// The hints of a definition that decide how it is treated, read when it is listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct ToolHints {
+    /// Whether the server declares that a call changes nothing.
+    pub(crate) is_read_only: bool,
+    /// Whether the server declares that a second call changes nothing.
+    pub(crate) is_idempotent: bool,
+}
+
+impl ToolHints {
+    fn from_definition(definition: &Object) -> Self {
+        let annotations = definition.get("annotations").and_then(|raw| Object::parse(raw).ok());
+        let is_set = |hint: &str| {
+            let value = annotations.as_ref().and_then(|annotations| annotations.get(hint));
+            value.is_some_and(|raw| &**raw == b"true")
+        };
+        Self { is_read_only: is_set("readOnlyHint"), is_idempotent: is_set("idempotentHint") }
+    }
 }
 
 /// The items of one raw list.
@@ -293,14 +314,19 @@ impl ListedItem {
     /// the one that was checked.
     pub(crate) fn parse(kind: ListKind, definition: Bytes) -> Option<Self> {
         let members = Object::parse(&definition).ok()?;
+        Self::from_members(kind, definition, &members)
+    }
+
+    /// Like [`ListedItem::parse`], for a definition whose members are known.
+    fn from_members(kind: ListKind, definition: Bytes, members: &Object) -> Option<Self> {
         let name = members.get_string(kind.id_member())?;
-        if let Err(lookalike) = member_names::check_definition(&members) {
+        if let Err(lookalike) = member_names::check_definition(members) {
             tracing::warn!(item = %name, "an item of a list is left out: {lookalike}");
             return None;
         }
         let name = name.as_ref().into();
-        let repaired = repair_definition(kind, &members).map(Arc::new);
-        Some(Self { name, definition, repaired })
+        let repaired = repair_definition(kind, members).map(Arc::new);
+        Some(Self { name, definition, repaired, hints: ToolHints::from_definition(members) })
     }
 
     /// Parses a raw list, in which items have at most `max_bytes`, and leaves out items that cannot be used.
@@ -309,13 +335,18 @@ impl ListedItem {
         list: &Bytes,
         max_bytes: usize,
     ) -> Result<ParsedItems, object::BadJson> {
-        let mut definitions = object::parse_array(list)?;
-        let count = definitions.len();
-        definitions.retain(|definition| definition.len() <= max_bytes);
-        let too_large = count - definitions.len();
-        let items: Vec<Self> =
-            definitions.into_iter().filter_map(|definition| Self::parse(kind, definition)).collect();
-        Ok(ParsedItems { unusable: count - too_large - items.len(), too_large, items })
+        Ok(Self::from_elements(kind, ListElement::parse_all(list)?, max_bytes))
+    }
+
+    /// Like [`ListedItem::parse_all`], for a list whose elements are known.
+    pub(crate) fn from_elements(kind: ListKind, elements: Vec<ListElement>, max_bytes: usize) -> ParsedItems {
+        let count = elements.len();
+        let fits = |element: &ListElement| element.raw.len() <= max_bytes;
+        let too_large = elements.iter().filter(|element| !fits(element)).count();
+        let fitting = elements.into_iter().filter(fits);
+        let parse = |element: ListElement| Self::from_members(kind, element.raw, &element.object?);
+        let items: Vec<Self> = fitting.filter_map(parse).collect();
+        ParsedItems { unusable: count - too_large - items.len(), too_large, items }
     }
 
     /// Returns the definition that clients of the gateway get.
@@ -400,9 +431,7 @@ impl Listing {
     /// Returns whether a tool may be called twice: it is read-only or idempotent.
     pub(crate) fn is_repeatable(&self, tool: &str) -> bool {
         let listed = self.tools.iter().find(|listed| *listed.name == *tool);
-        listed.is_some_and(|listed| {
-            has_hint(&listed.definition, "readOnlyHint") || has_hint(&listed.definition, "idempotentHint")
-        })
+        listed.is_some_and(|listed| listed.hints.is_read_only || listed.hints.is_idempotent)
     }
 
     /// Replaces a list by that of another listing.
@@ -475,14 +504,4 @@ impl Listing {
     pub(crate) fn declares(&self, capability: &str) -> bool {
         declares_capability(&self.capabilities, capability)
     }
-}
-
-/// Returns whether a tool definition sets this hint.
-pub(crate) fn has_hint(definition: &Bytes, hint: &str) -> bool {
-    if memchr::memmem::find(definition, hint.as_bytes()).is_none() {
-        return false;
-    }
-    let annotations =
-        Object::parse(definition).ok().and_then(|tool| Object::parse(tool.get("annotations")?).ok());
-    annotations.is_some_and(|annotations| annotations.get(hint).is_some_and(|raw| &**raw == b"true"))
 }

@@ -3,9 +3,13 @@
 //! Clients check a list as a whole: one member of a wrong type and they show nothing of any server. A wrong member is
 //! removed or replaced here; everything else keeps its bytes. Definitions without mistakes are not touched.
 
+use std::borrow::Cow;
+use std::fmt;
+
 use bytes::Bytes;
 
-use super::json::object::{self, Object, as_string, parse_array, to_json_string};
+use super::json::object::{self, BorrowedObject, Object, as_string, to_json_string};
+use super::json::scan::{ScanError, Scanner};
 use super::list_kind::ListKind;
 
 /// The schema of a tool that declares none.
@@ -26,35 +30,51 @@ enum MemberFix {
     Replace(Bytes),
 }
 
+impl MemberFix {
+    /// Returns the value that replaces a value, or `None` if it is removed.
+    fn apply(self, value: &[u8]) -> Option<Cow<'_, [u8]>> {
+        match self {
+            Self::Keep => Some(Cow::Borrowed(value)),
+            Self::Remove => None,
+            Self::Replace(fixed) => Some(Cow::Owned(fixed.to_vec())),
+        }
+    }
+}
+
 /// Checks a definition that has a name or URI. Returns `None` if clients accept it.
 pub(crate) fn repair_definition(kind: ListKind, definition: &Object) -> Option<RepairedDefinition> {
     let mut repair = Repair::default();
-    let mut fixed = repair.fix_members(definition, "", |repair, name, value| match (kind, name) {
-        (_, "title" | "description") => repair.require(name, value, is_text),
-        (_, "icons") => repair.fix_array(name, value, Repair::fix_icon),
-        (_, "_meta") => repair.require(name, value, is_object),
-        (ListKind::Tools, "inputSchema") => repair.fix_input_schema(value),
-        (ListKind::Tools, "outputSchema") => repair.fix_object(name, value, fix_schema_member),
-        (ListKind::Tools, "annotations") => repair.fix_object(name, value, fix_tool_annotation),
-        (ListKind::Tools, "execution") => repair.fix_object(name, value, |repair, name, value| match name {
-            "execution.taskSupport" => repair.require(name, value, is_task_support),
+    let members = definition.iter().map(|(name, value)| MemberRef { name: name.as_bytes(), value });
+    let members: Vec<MemberRef<'_>> = members.collect();
+    let mut fixed =
+        repair.fix_members(members.iter().copied(), None, |repair, path, value| match (kind, path.name) {
+            (_, b"title" | b"description") => repair.require(path, value, is_text),
+            (_, b"icons") => repair.fix_array(path, value, Repair::fix_icon),
+            (_, b"_meta") => repair.require(path, value, is_object),
+            (ListKind::Tools, b"inputSchema") => repair.fix_input_schema(path, value),
+            (ListKind::Tools, b"outputSchema") => repair.fix_object(path, value, fix_schema_member),
+            (ListKind::Tools, b"annotations") => repair.fix_object(path, value, fix_tool_annotation),
+            (ListKind::Tools, b"execution") => {
+                repair.fix_object(path, value, |repair, path, value| match path.name {
+                    b"taskSupport" => repair.require(path, value, is_task_support),
+                    _ => MemberFix::Keep,
+                })
+            }
+            (ListKind::Prompts, b"arguments") => repair.fix_array(path, value, Repair::fix_argument),
+            (ListKind::Resources | ListKind::Templates, b"mimeType") => repair.require(path, value, is_text),
+            (ListKind::Resources | ListKind::Templates, b"annotations") => {
+                repair.fix_object(path, value, fix_resource_annotation)
+            }
+            (ListKind::Resources, b"size") => repair.require(path, value, is_integer),
             _ => MemberFix::Keep,
-        }),
-        (ListKind::Prompts, "arguments") => repair.fix_array(name, value, Repair::fix_argument),
-        (ListKind::Resources | ListKind::Templates, "mimeType") => repair.require(name, value, is_text),
-        (ListKind::Resources | ListKind::Templates, "annotations") => {
-            repair.fix_object(name, value, fix_resource_annotation)
-        }
-        (ListKind::Resources, "size") => repair.require(name, value, is_integer),
-        _ => MemberFix::Keep,
-    });
+        });
     let mut added: Vec<(&'static str, Bytes)> = Vec::new();
     if kind == ListKind::Tools && definition.get("inputSchema").is_none() {
         repair.report("`inputSchema` is missing");
         added.push(("inputSchema", Bytes::from_static(ANY_OBJECT)));
     }
-    let has_title = definition.get_string("name").is_some();
-    if matches!(kind, ListKind::Resources | ListKind::Templates) && !has_title {
+    let is_resource = matches!(kind, ListKind::Resources | ListKind::Templates);
+    if is_resource && definition.get_string("name").is_none() {
         repair.report("`name` is missing or not a string");
         let uri = definition.get_string(kind.id_member()).unwrap_or_default();
         added.push(("name", to_json_string(&uri)));
@@ -65,6 +85,29 @@ pub(crate) fn repair_definition(kind: ListKind, definition: &Object) -> Option<R
         fixed = Some(object.to_bytes());
     }
     fixed.map(|definition| RepairedDefinition { definition, problems: repair.problems })
+}
+
+/// A member of an object that is checked.
+#[derive(Clone, Copy)]
+struct MemberRef<'a> {
+    name: &'a [u8],
+    value: &'a [u8],
+}
+
+/// The place of a member in a definition.
+#[derive(Clone, Copy)]
+struct MemberPath<'a> {
+    parent: Option<&'a MemberPath<'a>>,
+    name: &'a [u8],
+}
+
+impl fmt::Display for MemberPath<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(parent) = self.parent {
+            write!(f, "{parent}.")?;
+        }
+        f.write_str(&String::from_utf8_lossy(self.name))
+    }
 }
 
 /// Collects the mistakes of one definition.
@@ -79,7 +122,7 @@ impl Repair {
     }
 
     /// Removes a member whose value has the wrong type.
-    fn require(&mut self, path: &str, value: &Bytes, is_valid: fn(&Bytes) -> bool) -> MemberFix {
+    fn require(&mut self, path: MemberPath<'_>, value: &[u8], is_valid: fn(&[u8]) -> bool) -> MemberFix {
         if is_valid(value) {
             return MemberFix::Keep;
         }
@@ -87,90 +130,75 @@ impl Repair {
         MemberFix::Remove
     }
 
-    /// Applies `fix` to the members of an object; each is named by its path. Returns `None` if nothing changes.
-    fn fix_members(
+    /// Applies `fix` to the members of the object at `parent`. Returns `None` if nothing changes.
+    fn fix_members<'a>(
         &mut self,
-        object: &Object,
-        path: &str,
-        mut fix: impl FnMut(&mut Self, &str, &Bytes) -> MemberFix,
+        members: impl Iterator<Item = MemberRef<'a>> + Clone,
+        parent: Option<&MemberPath<'_>>,
+        mut fix: impl FnMut(&mut Self, MemberPath<'_>, &[u8]) -> MemberFix,
     ) -> Option<Bytes> {
-        let mut members = Vec::new();
-        let mut has_changed = false;
-        for (name, value) in object.iter() {
-            let member_path = if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
-            match fix(self, &member_path, value) {
-                MemberFix::Keep => members.push((name, value.clone())),
-                MemberFix::Remove => has_changed = true,
-                MemberFix::Replace(value) => {
-                    has_changed = true;
-                    members.push((name, value));
-                }
-            }
-        }
-        has_changed.then(|| write_object(&members))
+        let all = members.clone();
+        let fixes = collect_fixes(members.map(|member| {
+            let path = MemberPath { parent, name: member.name };
+            fix(self, path, member.value)
+        }))?;
+        Some(write_object(all.zip(fixes)))
     }
 
     /// Removes a member that is not an object, otherwise fixes its members.
     fn fix_object(
         &mut self,
-        path: &str,
-        value: &Bytes,
-        fix: impl FnMut(&mut Self, &str, &Bytes) -> MemberFix,
+        path: MemberPath<'_>,
+        value: &[u8],
+        fix: impl FnMut(&mut Self, MemberPath<'_>, &[u8]) -> MemberFix,
     ) -> MemberFix {
         if !is_object(value) {
             return self.require(path, value, is_object);
         }
         // Clients read an object with a repeated name, so it is left as it is.
-        let Ok(object) = Object::parse(value) else { return MemberFix::Keep };
-        self.fix_members(&object, path, fix).map_or(MemberFix::Keep, MemberFix::Replace)
+        let Some(object) = BorrowedObject::parse(value) else { return MemberFix::Keep };
+        self.fix_members(members_of(&object), Some(&path), fix).map_or(MemberFix::Keep, MemberFix::Replace)
     }
 
     /// Removes a member that is not an array, otherwise fixes its elements.
     fn fix_array(
         &mut self,
-        path: &str,
-        value: &Bytes,
-        mut fix: impl FnMut(&mut Self, &str, &Bytes) -> MemberFix,
+        path: MemberPath<'_>,
+        value: &[u8],
+        mut fix: impl FnMut(&mut Self, MemberPath<'_>, &[u8]) -> MemberFix,
     ) -> MemberFix {
-        let Ok(elements) = parse_array(value) else { return self.require(path, value, is_array) };
-        let mut fixed: Vec<Bytes> = Vec::new();
-        let mut has_changed = false;
-        for element in elements {
-            match fix(self, path, &element) {
-                MemberFix::Keep => fixed.push(element),
-                MemberFix::Remove => has_changed = true,
-                MemberFix::Replace(element) => {
-                    has_changed = true;
-                    fixed.push(element);
-                }
-            }
+        let Some(elements) = elements_of(value) else { return self.require(path, value, is_array) };
+        match collect_fixes(elements.iter().map(|element| fix(self, path, element))) {
+            Some(fixes) => MemberFix::Replace(write_array(elements.into_iter().zip(fixes))),
+            None => MemberFix::Keep,
         }
-        if has_changed { MemberFix::Replace(write_array(&fixed)) } else { MemberFix::Keep }
     }
 
-    fn fix_input_schema(&mut self, value: &Bytes) -> MemberFix {
+    fn fix_input_schema(&mut self, path: MemberPath<'_>, value: &[u8]) -> MemberFix {
         if !is_object(value) {
             self.report("`inputSchema` is not an object");
             return MemberFix::Replace(Bytes::from_static(ANY_OBJECT));
         }
-        let fixed = self.fix_object("inputSchema", value, fix_schema_member);
-        let current = match &fixed {
-            MemberFix::Replace(fixed) => fixed,
-            _ => value,
-        };
-        let Ok(mut schema) = Object::parse(current) else { return fixed };
-        if schema.get_string("type").as_deref() == Some("object") {
-            return fixed;
+        if is_plain_input_schema(value) { MemberFix::Keep } else { self.fix_unusual_schema(path, value) }
+    }
+
+    fn fix_unusual_schema(&mut self, path: MemberPath<'_>, value: &[u8]) -> MemberFix {
+        let Some(schema) = BorrowedObject::parse(value) else { return MemberFix::Keep };
+        let fixed = self.fix_members(members_of(&schema), Some(&path), fix_schema_member);
+        if schema.get("type").and_then(as_string).as_deref() == Some("object") {
+            return fixed.map_or(MemberFix::Keep, MemberFix::Replace);
         }
         self.report("`inputSchema.type` is not `object`");
+        let current = fixed.unwrap_or_else(|| Bytes::copy_from_slice(value));
+        let Ok(mut schema) = Object::parse(&current) else { return MemberFix::Keep };
         schema.set_unchecked("type", Bytes::from_static(b"\"object\""));
         MemberFix::Replace(schema.to_bytes())
     }
 
     /// Removes an icon that clients reject.
-    fn fix_icon(&mut self, path: &str, value: &Bytes) -> MemberFix {
-        let is_valid = Object::parse(value).is_ok_and(|icon| {
-            let is_optional = |name: &str, is_valid: fn(&Bytes) -> bool| icon.get(name).is_none_or(is_valid);
+    fn fix_icon(&mut self, path: MemberPath<'_>, value: &[u8]) -> MemberFix {
+        let is_valid = BorrowedObject::parse(value).is_some_and(|icon| {
+            let is_optional = |name: &str, is_valid: fn(&[u8]) -> bool| icon.get(name).is_none_or(is_valid);
             icon.get("src").is_some_and(is_text)
                 && is_optional("mimeType", is_text)
                 && is_optional("sizes", is_text_array)
@@ -184,33 +212,84 @@ impl Repair {
     }
 
     /// Repairs an argument of a prompt, or removes it if it has no name.
-    fn fix_argument(&mut self, path: &str, value: &Bytes) -> MemberFix {
-        let argument = Object::parse(value).ok();
+    fn fix_argument(&mut self, path: MemberPath<'_>, value: &[u8]) -> MemberFix {
+        let argument = BorrowedObject::parse(value);
         let Some(argument) = argument.filter(|argument| argument.get("name").is_some_and(is_text)) else {
             self.report(format!("an element of `{path}` has no name"));
             return MemberFix::Remove;
         };
-        let fixed = self.fix_members(&argument, path, |repair, path, value| match path {
-            "arguments.title" | "arguments.description" => repair.require(path, value, is_text),
-            "arguments.required" => repair.require(path, value, is_boolean),
+        let members = members_of(&argument);
+        let fixed = self.fix_members(members, Some(&path), |repair, path, value| match path.name {
+            b"title" | b"description" => repair.require(path, value, is_text),
+            b"required" => repair.require(path, value, is_boolean),
             _ => MemberFix::Keep,
         });
         fixed.map_or(MemberFix::Keep, MemberFix::Replace)
     }
 }
 
+/// Returns the fixes of all members or elements, or `None` if all are kept.
+fn collect_fixes(mut fixes: impl Iterator<Item = MemberFix>) -> Option<Vec<MemberFix>> {
+    let mut kept = 0;
+    let changed = loop {
+        match fixes.next()? {
+            MemberFix::Keep => kept += 1,
+            changed => break changed,
+        }
+    };
+    let before = std::iter::repeat_with(|| MemberFix::Keep).take(kept);
+    Some(before.chain([changed]).chain(fixes).collect())
+}
+
+fn members_of<'a>(object: &'a BorrowedObject<'_>) -> impl Iterator<Item = MemberRef<'a>> + Clone {
+    object.members.iter().map(|member| MemberRef { name: &member.name, value: member.value })
+}
+
+/// Returns the elements of an array, or `None` if the value is not an array.
+fn elements_of(value: &[u8]) -> Option<Vec<&[u8]>> {
+    let mut elements = Vec::new();
+    Scanner::new(value).scan_array(|element| elements.push(&value[element])).ok()?;
+    Some(elements)
+}
+
+/// Returns whether a schema of arguments is obviously correct. Most are, and one scan takes half of the instructions that
+/// fixing nothing takes.
+fn is_plain_input_schema(schema: &[u8]) -> bool {
+    let mut has_type = false;
+    let mut is_plain = true;
+    let scanned = Scanner::new(schema).scan_members(|scanner, name| {
+        is_plain &= !name.has_escapes;
+        match &schema[name.range] {
+            b"\"type\"" => has_type |= &schema[scanner.scan_value()?] == b"\"object\"",
+            b"\"properties\"" => scanner.scan_members(|scanner, _| {
+                is_plain &= matches!(scanner.peek_value(), Some(b'{' | b'['));
+                scanner.scan_value().map(drop)
+            })?,
+            b"\"required\"" => scanner.scan_elements(|scanner| {
+                is_plain &= scanner.is_at(b'"');
+                scanner.scan_value().map(drop)
+            })?,
+            _ => {
+                scanner.scan_value()?;
+            }
+        }
+        Ok::<_, ScanError>(())
+    });
+    scanned.is_ok() && has_type && is_plain
+}
+
 /// Fixes `properties` and `required` of a schema.
-fn fix_schema_member(repair: &mut Repair, path: &str, value: &Bytes) -> MemberFix {
-    match path.rsplit_once('.').map_or(path, |(_, name)| name) {
-        "properties" => repair.fix_object(path, value, |repair, path, schema| {
+fn fix_schema_member(repair: &mut Repair, path: MemberPath<'_>, value: &[u8]) -> MemberFix {
+    match path.name {
+        b"properties" => repair.fix_object(path, value, |repair, path, schema| {
             if matches!(schema.first(), Some(b'{' | b'[')) {
                 return MemberFix::Keep;
             }
             repair.report(format!("`{path}` is not an object"));
-            let nothing = &**schema == b"false";
+            let nothing = schema == b"false";
             MemberFix::Replace(Bytes::from_static(if nothing { br#"{"not":{}}"# } else { b"{}" }))
         }),
-        "required" => repair.fix_array(path, value, |repair, path, name| {
+        b"required" => repair.fix_array(path, value, |repair, path, name| {
             if is_text(name) {
                 return MemberFix::Keep;
             }
@@ -221,74 +300,73 @@ fn fix_schema_member(repair: &mut Repair, path: &str, value: &Bytes) -> MemberFi
     }
 }
 
-fn fix_tool_annotation(repair: &mut Repair, path: &str, value: &Bytes) -> MemberFix {
-    match path {
-        "annotations.title" => repair.require(path, value, is_text),
-        "annotations.readOnlyHint"
-        | "annotations.destructiveHint"
-        | "annotations.idempotentHint"
-        | "annotations.openWorldHint" => repair.require(path, value, is_boolean),
+fn fix_tool_annotation(repair: &mut Repair, path: MemberPath<'_>, value: &[u8]) -> MemberFix {
+    match path.name {
+        b"title" => repair.require(path, value, is_text),
+        b"readOnlyHint" | b"destructiveHint" | b"idempotentHint" | b"openWorldHint" => {
+            repair.require(path, value, is_boolean)
+        }
         _ => MemberFix::Keep,
     }
 }
 
-fn fix_resource_annotation(repair: &mut Repair, path: &str, value: &Bytes) -> MemberFix {
-    match path {
-        "annotations.audience" => repair.require(path, value, is_audience),
-        "annotations.priority" => repair.require(path, value, is_priority),
-        "annotations.lastModified" => repair.require(path, value, is_date_time),
+fn fix_resource_annotation(repair: &mut Repair, path: MemberPath<'_>, value: &[u8]) -> MemberFix {
+    match path.name {
+        b"audience" => repair.require(path, value, is_audience),
+        b"priority" => repair.require(path, value, is_priority),
+        b"lastModified" => repair.require(path, value, is_date_time),
         _ => MemberFix::Keep,
     }
 }
 
-fn is_text(value: &Bytes) -> bool {
+fn is_text(value: &[u8]) -> bool {
     value.first() == Some(&b'"')
 }
 
-fn is_object(value: &Bytes) -> bool {
+fn is_object(value: &[u8]) -> bool {
     value.first() == Some(&b'{')
 }
 
-fn is_array(value: &Bytes) -> bool {
+fn is_array(value: &[u8]) -> bool {
     value.first() == Some(&b'[')
 }
 
-fn is_boolean(value: &Bytes) -> bool {
-    matches!(&**value, b"true" | b"false")
+fn is_boolean(value: &[u8]) -> bool {
+    matches!(value, b"true" | b"false")
 }
 
 /// Returns whether a number is an integer, also in a spelling such as `1.0` or `1e3`.
-fn is_integer(value: &Bytes) -> bool {
+fn is_integer(value: &[u8]) -> bool {
     as_number(value).is_some_and(|number| number.fract() == 0.0)
 }
 
-fn is_priority(value: &Bytes) -> bool {
+fn is_priority(value: &[u8]) -> bool {
     as_number(value).is_some_and(|number| (0.0..=1.0).contains(&number))
 }
 
-fn as_number(value: &Bytes) -> Option<f64> {
+fn as_number(value: &[u8]) -> Option<f64> {
     std::str::from_utf8(value).ok()?.parse().ok()
 }
 
-fn is_text_array(value: &Bytes) -> bool {
-    parse_array(value).is_ok_and(|elements| elements.iter().all(is_text))
+fn is_text_array(value: &[u8]) -> bool {
+    elements_of(value).is_some_and(|elements| elements.into_iter().all(is_text))
 }
 
-fn is_audience(value: &Bytes) -> bool {
-    let is_role = |role: &Bytes| matches!(as_string(role).as_deref(), Some("user" | "assistant"));
-    parse_array(value).is_ok_and(|roles| roles.iter().all(is_role))
+fn is_audience(value: &[u8]) -> bool {
+    let is_role = |role: &[u8]| matches!(as_string(role).as_deref(), Some("user" | "assistant"));
+    elements_of(value).is_some_and(|roles| roles.into_iter().all(is_role))
 }
 
-fn is_theme(value: &Bytes) -> bool {
+fn is_theme(value: &[u8]) -> bool {
     matches!(as_string(value).as_deref(), Some("light" | "dark"))
 }
 
-fn is_task_support(value: &Bytes) -> bool {
+fn is_task_support(value: &[u8]) -> bool {
     matches!(as_string(value).as_deref(), Some("required" | "optional" | "forbidden"))
 }
 
 /// Returns whether a value is a date and time with an offset, such as `2025-01-12T15:00:58Z`.
-fn is_date_time(value: &Bytes) -> bool {
+fn is_date_time(value: &[u8]) -> bool {
     let Some(text) = as_string(value) else { return false };
     let Some((date, time)) = text.split_once('T') else { return false };
     let clock = match time.strip_suffix('Z') {
@@ -313,27 +391,30 @@ fn has_shape(text: &str, pattern: &str) -> bool {
     text.len() == pattern.len() && text.bytes().zip(pattern.bytes()).all(fits)
 }
 
-fn write_object(members: &[(&str, Bytes)]) -> Bytes {
+fn write_object<'a>(members: impl Iterator<Item = (MemberRef<'a>, MemberFix)>) -> Bytes {
     let mut json = vec![b'{'];
-    for (name, value) in members {
+    for (member, fix) in members {
+        let Some(value) = fix.apply(member.value) else { continue };
         if json.len() > 1 {
             json.push(b',');
         }
-        object::write_string(&mut json, name);
+        object::write_string(&mut json, &String::from_utf8_lossy(member.name));
         json.push(b':');
-        json.extend_from_slice(value);
+        json.extend_from_slice(&value);
     }
     json.push(b'}');
     json.into()
 }
 
-fn write_array(elements: &[Bytes]) -> Bytes {
-    let elements: Vec<&[u8]> = elements.iter().map(|element| &**element).collect();
-    [b"[", &*elements.join(&b","[..]), b"]"].concat().into()
+fn write_array<'a>(elements: impl Iterator<Item = (&'a [u8], MemberFix)>) -> Bytes {
+    let fixed: Vec<Cow<'_, [u8]>> = elements.filter_map(|(element, fix)| fix.apply(element)).collect();
+    [b"[", &*fixed.join(&b","[..]), b"]"].concat().into()
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn repair(kind: ListKind, definition: &str) -> Option<RepairedDefinition> {
@@ -405,6 +486,43 @@ mod tests {
         ] {
             let repaired = repaired(ListKind::Tools, &format!(r#"{{"name":"a"{rest}}}"#));
             assert_eq!(repaired, format!(r#"{{"name":"a"{expected}}}"#), "{rest}");
+        }
+    }
+
+    #[test]
+    fn problems_name_the_path_of_a_member() {
+        let schema = r#"{"type":"object","properties":{"a.b":1},"required":[1],"x.required":1}"#;
+        let definition = format!(
+            r#"{{"name":"a","title":1,"annotations":{{"title":2}},"inputSchema":{schema},"icons":[3]}}"#
+        );
+        let expected = [
+            "`title` has a wrong type",
+            "`annotations.title` has a wrong type",
+            "`inputSchema.properties.a.b` is not an object",
+            "an element of `inputSchema.required` is not a string",
+            "an element of `icons` is not an icon",
+        ];
+        let repaired = repair(ListKind::Tools, &definition).unwrap();
+        assert_eq!(repaired.problems, expected);
+        let schema = r#"{"type":"object","properties":{"a.b":{}},"required":[],"x.required":1}"#;
+        let definition = format!(r#"{{"name":"a","annotations":{{}},"inputSchema":{schema},"icons":[]}}"#);
+        assert_eq!(repaired.definition, definition.as_bytes());
+    }
+
+    proptest! {
+        #[test]
+        fn plain_input_schema_needs_no_repair(parts in prop::collection::vec(prop::sample::select(vec![
+            r#""type":"object""#, r#""type": "string""#, r#""t\u0079pe":"object""#, r#""properties":{}"#, r#""properties":[]"#,
+            r#""properties":{"a":{},"b":[ ],"a":{}}"#, r#""properties":{"a":true}"#, r#""propert\u0069es":{"a":1}"#,
+            r#""required":["a"]"#, r#""required":[1]"#, r#""required":null"#, r#""x":{"required":1}"#,
+        ]), 0..5)) {
+            let schema = format!("{{{}}}", parts.join(", "));
+            if is_plain_input_schema(schema.as_bytes()) {
+                let path = MemberPath { parent: None, name: b"inputSchema" };
+                let mut repair = Repair::default();
+                let fix = repair.fix_unusual_schema(path, schema.as_bytes());
+                prop_assert!(matches!(fix, MemberFix::Keep) && repair.problems.is_empty());
+            }
         }
     }
 

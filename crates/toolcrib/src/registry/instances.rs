@@ -505,13 +505,18 @@ mod tests {
 
     use super::super::{RegisteredServer, Registry};
     use super::*;
-    use crate::model::listing::ListedItem;
+    use crate::model::listing::{ListedItem, ToolHints};
     use crate::protocol::versions::Revision;
     use crate::spec::{HttpSpec, ServerId, Sharing};
     use crate::supervisor::listing_store::KnownListing;
 
     fn listing(tool: &str) -> KnownListing {
-        let tool = ListedItem { name: tool.into(), definition: Bytes::new(), repaired: None };
+        let tool = ListedItem {
+            name: tool.into(),
+            definition: Bytes::new(),
+            repaired: None,
+            hints: ToolHints::default(),
+        };
         let listing = Arc::new(Listing { tools: vec![tool], ..Listing::default() });
         KnownListing { revision: Revision::newest(Era::Stateless), is_legacy_sse: false, listing }
     }

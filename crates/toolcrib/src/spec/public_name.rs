@@ -17,8 +17,11 @@ const DIGEST_DIGITS: usize = 8;
 /// Returns the public name of a server's tool. A name with invalid characters, or one that is too long, is changed and ends
 /// in a digest of the original.
 pub fn public_name(server: &ServerId, tool: &str) -> String {
-    let plain = format!("{server}{SEPARATOR}{tool}");
-    if !tool.is_empty() && tool.chars().all(is_valid) && plain.len() <= MAX_LENGTH && !has_digest_suffix(tool)
+    let plain = [server.as_str(), SEPARATOR, tool].concat();
+    if !tool.is_empty()
+        && tool.bytes().all(|byte| is_valid(char::from(byte)))
+        && plain.len() <= MAX_LENGTH
+        && !has_digest_suffix(tool)
     {
         return plain;
     }
@@ -44,8 +47,10 @@ fn is_valid(c: char) -> bool {
 
 /// Returns whether a name ends like one with a digest. It is changed too, so that it cannot equal one of them.
 fn has_digest_suffix(tool: &str) -> bool {
-    let digits = tool.rsplit_once('_').map_or("", |(_, digits)| digits);
-    digits.len() == DIGEST_DIGITS && digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    let suffix = tool.as_bytes().last_chunk::<{ DIGEST_DIGITS + 1 }>();
+    suffix.is_some_and(|suffix| {
+        suffix[0] == b'_' && suffix[1..].iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    })
 }
 
 #[cfg(test)]

@@ -43,8 +43,8 @@ use crate::upstream::Connection;
 use crate::upstream::handshake::HandshakePlan;
 use crate::upstream::launch::{LaunchContext, Launched, RefusedEra, StartFailure, launch, wait_until_exited};
 use crate::util::clock;
-use relisting::ConnectionWatcher;
 pub(super) use relisting::Relisted;
+use relisting::{ConnectionWatcher, compute_fingerprints};
 use state::{ActorEvent, ActorState, AfterStop, RunningServer};
 
 /// Retry time given to calls that are refused while a probe is in flight.
@@ -191,11 +191,12 @@ impl Actor {
         let limit = spec.lifecycle.start_timeout;
         let pins = self.services.pins.for_server(&spec);
         let launch_and_prepare = async {
-            let launched = launch(&spec, plan, &context).await;
-            if let (Ok(Launched { fetched, .. }), Some(pins)) = (&launched, &pins) {
-                pins.prepare(&fetched.listing).await;
+            let mut launched = launch(&spec, plan, &context).await?;
+            if let Some(pins) = &pins {
+                launched.fetched = compute_fingerprints(launched.fetched, pins).await;
+                pins.prepare(&launched.fetched.listing).await;
             }
-            launched
+            Ok(launched)
         };
         let mut launch = std::pin::pin!(timeout(limit, launch_and_prepare));
         loop {

@@ -299,6 +299,7 @@ impl ListingStore {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::listing::ToolHints;
     use crate::spec::{CommandSpec, ServerSpec};
 
     fn spec(program: &str) -> ServerSpec {
@@ -363,8 +364,12 @@ mod tests {
 
     fn listing(tools: &[&str], prompts: &[&str]) -> KnownListing {
         let items = |names: &[&str]| {
-            let item =
-                |name: &&str| ListedItem { name: (*name).into(), definition: Bytes::new(), repaired: None };
+            let item = |name: &&str| ListedItem {
+                name: (*name).into(),
+                definition: Bytes::new(),
+                repaired: None,
+                hints: ToolHints::default(),
+            };
             names.iter().map(item).collect()
         };
         let listing = Listing { tools: items(tools), prompts: items(prompts), ..Listing::default() };

@@ -16,6 +16,8 @@ use crate::protocol::list_kind::ListKind;
 
 /// The name of the only item of the kind [`PinnedKind::Instructions`].
 const INSTRUCTIONS: &str = "instructions";
+/// The stored bytes of an item besides its name and definition: two fingerprints and the names of members.
+const ITEM_OVERHEAD: usize = 180;
 
 /// One offered definition.
 pub(super) struct OfferedItem {
@@ -247,7 +249,10 @@ pub(super) fn parse(stored: &Bytes) -> Result<ApprovedItems, String> {
 
 /// Returns the stored form. Earlier releases read `tools`, and of each tool `sha256` and `definition`.
 pub(super) fn encode(items: &ApprovedItems) -> Bytes {
-    let mut text = Vec::from(b"{");
+    let sections = items.0.iter().flatten();
+    let size = sections.flatten().map(|(name, item)| name.len() + item.definition.len() + ITEM_OVERHEAD);
+    let mut text = Vec::with_capacity(size.sum::<usize>() + ITEM_OVERHEAD);
+    text.push(b'{');
     let seen = PinnedKind::ALL.into_iter().filter_map(|kind| Some((kind, items.0[kind as usize].as_ref()?)));
     for (index, (kind, section)) in seen.enumerate() {
         let comma = if index > 0 { "," } else { "" };
@@ -265,11 +270,13 @@ pub(super) fn encode(items: &ApprovedItems) -> Bytes {
 fn write_item(text: &mut Vec<u8>, name: &str, item: &ApprovedItem) {
     let ApprovedFingerprint { basic, full } = item.fingerprint;
     object::write_string(text, name);
-    text.extend_from_slice(format!(":{{\"sha256\":\"{basic}\",").as_bytes());
+    text.extend_from_slice(b":{\"sha256\":\"");
+    text.extend_from_slice(basic.to_hex().as_bytes());
     if let Some(full) = full {
-        text.extend_from_slice(format!("\"full\":\"{full}\",").as_bytes());
+        text.extend_from_slice(b"\",\"full\":\"");
+        text.extend_from_slice(full.to_hex().as_bytes());
     }
-    text.extend_from_slice(b"\"definition\":");
+    text.extend_from_slice(b"\",\"definition\":");
     text.extend_from_slice(&item.definition);
     text.push(b'}');
 }

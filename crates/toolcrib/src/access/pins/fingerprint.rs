@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::model::pin_status::PinnedKind;
 use crate::protocol::json::canonical;
-use crate::protocol::json::object::Object;
+use crate::protocol::json::object::{BorrowedObject, Object};
 use crate::util::encoding;
 
 /// The members of a tool that earlier releases pinned.
@@ -43,6 +43,11 @@ impl Fingerprint {
         Self(Sha256::digest(canonical::canonicalize(json)).into())
     }
 
+    /// Returns the fingerprint as 64 hexadecimal digits.
+    pub(super) fn to_hex(self) -> String {
+        encoding::to_hex(&self.0)
+    }
+
     /// Parses 64 hexadecimal digits, the `Display` form.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         encoding::parse_hex(text)?.try_into().ok().map(Self)
@@ -51,7 +56,7 @@ impl Fingerprint {
 
 impl fmt::Display for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&encoding::to_hex(&self.0))
+        f.write_str(&self.to_hex())
     }
 }
 
@@ -67,6 +72,24 @@ pub(super) struct ItemFingerprint {
 impl ItemFingerprint {
     /// Computes the fingerprints of a definition.
     pub(super) fn from_definition(kind: PinnedKind, definition: &Bytes) -> Self {
+        let mut is_pinned = true;
+        let mut is_basic = true;
+        let canonical = canonical::canonicalize_and_visit(definition, |name| {
+            is_pinned &= is_pinned_as_a_whole(kind, name);
+            is_basic &= is_one_of(&BASIC_MEMBERS, name);
+        });
+        // Most definitions have only such members, and need not be parsed.
+        match is_pinned && (is_basic || kind != PinnedKind::Tool) {
+            true => {
+                let full = Fingerprint(Sha256::digest(canonical).into());
+                Self { basic: full, full }
+            }
+            false => Self::from_pinned_members(kind, definition),
+        }
+    }
+
+    /// Computes the fingerprints of a definition without the members that are not pinned.
+    fn from_pinned_members(kind: PinnedKind, definition: &Bytes) -> Self {
         let Some(pinned) = pinned_object(kind, definition) else {
             let full = Fingerprint::from_json(definition);
             return Self { basic: full, full };
@@ -81,6 +104,19 @@ impl ItemFingerprint {
     }
 }
 
+/// Returns whether a member of a definition is pinned, and with everything in it.
+fn is_pinned_as_a_whole(kind: PinnedKind, name: &[u8]) -> bool {
+    match name {
+        b"_meta" => false,
+        b"annotations" => kind == PinnedKind::Tool,
+        name => is_one_of(&PINNED_MEMBERS, name),
+    }
+}
+
+fn is_one_of(names: &[&str], name: &[u8]) -> bool {
+    names.iter().any(|known| known.as_bytes() == name)
+}
+
 fn basic_members(definition: &Bytes) -> Bytes {
     match Object::parse(definition) {
         Ok(mut object) => {
@@ -93,6 +129,13 @@ fn basic_members(definition: &Bytes) -> Bytes {
 
 /// Returns a definition with only its pinned members.
 pub(super) fn pinned_members(kind: PinnedKind, definition: &Bytes) -> Bytes {
+    let is_whole = |object: &BorrowedObject<'_>| {
+        object.members.iter().all(|member| is_pinned_as_a_whole(kind, &member.name))
+            && object.compact_len() == definition.len()
+    };
+    if BorrowedObject::parse(definition).as_ref().is_some_and(is_whole) {
+        return definition.clone();
+    }
     pinned_object(kind, definition).map_or_else(|| definition.clone(), |object| object.to_bytes())
 }
 
@@ -128,6 +171,8 @@ fn is_user_interface_key(key: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn fingerprint(text: &str) -> Fingerprint {
@@ -208,6 +253,22 @@ mod tests {
         };
         assert_eq!(fingerprint(&deep("1")), fingerprint(&deep("1")));
         assert_ne!(fingerprint(&deep("1")), fingerprint(&deep("2")));
+    }
+
+    proptest! {
+        #[test]
+        fn fingerprint_is_that_of_the_pinned_members(members in prop::collection::vec(prop::sample::select(vec![
+            r#""name":"a""#, r#""n\u0061me":"b""#, r#" "title" : "t""#, r#""inputSchema":{"b":1,"a":{"d":[ ],"c":2}}"#,
+            r#""icons":[{"src":"x"}]"#, r#""execution":{}"#, r#""_meta":{"ui":1,"x":2}"#, r#""_meta":{"x":2}"#, r#""_meta":7"#,
+            r#""annotations":{"lastModified":"1","priority":1}"#, r#""annotations":{}"#, r#""uri":"x:1""#, r#""size":1"#,
+            r#""x":{"a":1,"a":2}"#, r#""\ud800":1"#, r#""description":"\ud800""#,
+        ]), 0..6), kind in prop::sample::select(PinnedKind::ALL.to_vec())) {
+            let definition = Bytes::from(format!("{{{}}}", members.join(",")));
+            let computed = ItemFingerprint::from_definition(kind, &definition);
+            prop_assert_eq!(computed, ItemFingerprint::from_pinned_members(kind, &definition));
+            let pinned = pinned_object(kind, &definition).map_or(definition.clone(), |pinned| pinned.to_bytes());
+            prop_assert_eq!(pinned_members(kind, &definition), pinned);
+        }
     }
 
     #[test]

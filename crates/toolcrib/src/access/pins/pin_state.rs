@@ -55,6 +55,7 @@ impl PinState {
         let OfferedItem { kind, name, definition } = offered;
         let known = &mut self.fingerprints[*kind as usize];
         let fingerprint = match known.get(name) {
+            Some(computed) if is_same_slice(&computed.definition, definition) => return computed.fingerprint,
             Some(computed) if computed.definition == *definition => computed.fingerprint,
             _ => ItemFingerprint::from_definition(*kind, definition),
         };
@@ -142,4 +143,9 @@ impl PinState {
         let lines: String = self.unapproved.iter().map(line).collect();
         Fingerprint::from_json(&Bytes::from(lines)).to_string()
     }
+}
+
+/// Returns whether two slices are the same memory.
+pub(super) fn is_same_slice(left: &Bytes, right: &Bytes) -> bool {
+    left.as_ptr() == right.as_ptr() && left.len() == right.len()
 }

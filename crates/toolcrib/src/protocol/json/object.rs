@@ -32,6 +32,11 @@ fn intern_name(name: &[u8]) -> MemberName {
         b"resultType" => "resultType",
         b"ttlMs" => "ttlMs",
         b"cacheScope" => "cacheScope",
+        b"title" => "title",
+        b"description" => "description",
+        b"inputSchema" => "inputSchema",
+        b"outputSchema" => "outputSchema",
+        b"annotations" => "annotations",
         _ => return Cow::Owned(String::from_utf8_lossy(name).into_owned()),
     })
 }
@@ -79,6 +84,31 @@ impl Object {
             Ok(())
         })?;
         object.without_repeated()
+    }
+
+    /// Parses one object like [`Object::parse`] and, in the same scan, the elements of the array that is its member `list`. They
+    /// are `None` if there is no such member or it is not an array.
+    pub(crate) fn parse_with_list(source: &Bytes, list: &str) -> Result<ObjectWithList, BadJson> {
+        let mut object = Self::default();
+        let mut elements = None;
+        let mut scanner = scanner_of_object(source, usize::MAX)?;
+        scanner.scan_members(|scanner, name| {
+            let name = decode_name(source, name)?;
+            let value = match *name == *list.as_bytes() && scanner.is_at(b'[') {
+                true => {
+                    let elements = elements.insert(Vec::new());
+                    scanner.scan_array_value(|scanner| {
+                        elements.push(ListElement::scan(scanner, source)?);
+                        Ok(())
+                    })?
+                }
+                false => scanner.scan_value()?,
+            };
+            object.push(&name, source.slice(value));
+            Ok::<_, BadJson>(())
+        })?;
+        scanner.expect_end()?;
+        Ok(ObjectWithList { object: object.without_repeated()?, elements })
     }
 
     /// Adds a member without looking for one of the same name. [`Object::without_repeated`] must follow.
@@ -179,15 +209,110 @@ impl Object {
     }
 
     fn find_repeated(&self) -> Option<&str> {
-        let mut keys = self.members.iter().map(|(key, _)| &**key);
-        if self.members.len() <= 16 {
-            return keys
-                .enumerate()
-                .find(|(index, key)| self.members[..*index].iter().any(|(name, _)| name == key))
-                .map(|(_, key)| key);
+        let names = self.members.iter().map(|(name, _)| name.as_bytes());
+        let index = find_repeated_name(names)?;
+        Some(&self.members[index].0)
+    }
+}
+
+/// Returns the index of the first name that was there before.
+fn find_repeated_name<'a>(names: impl ExactSizeIterator<Item = &'a [u8]> + Clone) -> Option<usize> {
+    if names.len() <= 16 {
+        let mut indexed = names.clone().enumerate();
+        return indexed
+            .find(|(index, name)| names.clone().take(*index).any(|other| other == *name))
+            .map(|(index, _)| index);
+    }
+    let mut seen = HashSet::new();
+    names.enumerate().find(|(_, name)| !seen.insert(*name)).map(|(index, _)| index)
+}
+
+/// An object and the elements of a list in it.
+#[derive(Debug)]
+pub(crate) struct ObjectWithList {
+    pub(crate) object: Object,
+    pub(crate) elements: Option<Vec<ListElement>>,
+}
+
+/// An element of a list of objects.
+#[derive(Debug)]
+pub(crate) struct ListElement {
+    pub(crate) raw: Bytes,
+    /// Its members; `None` if [`Object::parse`] would reject it.
+    pub(crate) object: Option<Object>,
+}
+
+impl ListElement {
+    /// Parses a raw JSON array and, in the same scan, the objects in it.
+    pub(crate) fn parse_all(array: &Bytes) -> Result<Vec<Self>, BadJson> {
+        let mut scanner = Scanner::new(array);
+        if !scanner.is_ascii() {
+            utf8(array)?;
         }
-        let mut seen = HashSet::new();
-        keys.find(|key| !seen.insert(*key))
+        let mut elements = Vec::new();
+        scanner.scan_elements(|scanner| {
+            elements.push(Self::scan(scanner, array)?);
+            Ok(())
+        })?;
+        scanner.expect_end()?;
+        Ok(elements)
+    }
+
+    fn scan(scanner: &mut Scanner<'_>, source: &Bytes) -> scan::ScanResult<Self> {
+        if !scanner.is_at(b'{') {
+            return Ok(Self { raw: source.slice(scanner.scan_value()?), object: None });
+        }
+        let mut object = Object::default();
+        let mut is_readable = true;
+        let raw = scanner.scan_object_value(|scanner, name| {
+            let value = source.slice(scanner.scan_value()?);
+            match decode_name(source, name) {
+                Ok(name) => object.push(&name, value),
+                Err(_) => is_readable = false,
+            }
+            Ok::<_, ScanError>(())
+        })?;
+        let object = object.without_repeated().ok().filter(|_| is_readable);
+        Ok(Self { raw: source.slice(raw), object })
+    }
+}
+
+/// A JSON object whose members are slices of its text.
+#[derive(Debug)]
+pub(crate) struct BorrowedObject<'a> {
+    pub(crate) members: Vec<BorrowedMember<'a>>,
+}
+
+/// A member of a [`BorrowedObject`].
+#[derive(Debug)]
+pub(crate) struct BorrowedMember<'a> {
+    pub(crate) name: Cow<'a, [u8]>,
+    pub(crate) value: &'a [u8],
+}
+
+impl<'a> BorrowedObject<'a> {
+    /// Parses an object; `None` if [`Object::parse`] would reject it.
+    pub(crate) fn parse(source: &'a [u8]) -> Option<Self> {
+        let mut members = Vec::new();
+        let read = for_each_member(source, usize::MAX, |name, value| {
+            members.push(BorrowedMember { name, value });
+            Ok(())
+        });
+        read.ok()?;
+        let is_repeated = find_repeated_name(members.iter().map(|member| &*member.name)).is_some();
+        (!is_repeated).then_some(Self { members })
+    }
+
+    /// Returns the length of the object as JSON without whitespace between members, if no name needs escapes.
+    pub(crate) fn compact_len(&self) -> usize {
+        let members = self.members.iter().map(|member| member.name.len() + member.value.len() + 4);
+        members.sum::<usize>().max(1) + 1
+    }
+
+    /// Returns a member's raw value.
+    pub(crate) fn get(&self, name: &str) -> Option<&'a [u8]> {
+        let member = self.members.iter().find(|member| *member.name == *name.as_bytes())?;
+        Some(member.value)
     }
 }
 
@@ -407,6 +532,41 @@ mod tests {
         #[test]
         fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = Object::parse(&bytes.into());
+        }
+
+        #[test]
+        fn list_is_parsed_as_without_its_object(parts in prop::collection::vec(prop::sample::select(vec![
+            "{", "}", "[", "]", ",", ":", "\"list\":[", "\"l\\u0069st\"", "\"a\":1", "\"a\":{ \"x\":[] }", "\"\\ud800\":2", "7", " ",
+            "{\"a\":1}", "{\"a\":1,\"a\":2}", "{\"\\ud800\":1}", "\"é\"", "tru",
+        ]), 0..10)) {
+            let text = parts.concat();
+            for source in [text.clone(), format!("{{{text}}}"), format!("{{\"list\":[{text}]}}")].map(Bytes::from) {
+                let expected = Object::parse(&source);
+                let parsed = Object::parse_with_list(&source, "list");
+                prop_assert_eq!(parsed.as_ref().map(|parsed| &parsed.object), expected.as_ref());
+                let Ok(ObjectWithList { object, elements }) = parsed else { continue };
+                let list = object.get("list").and_then(|list| parse_array(list).ok());
+                let parse = |raw: Bytes| (Object::parse(&raw).ok(), raw);
+                let expected: Option<Vec<_>> = list.map(|list| list.into_iter().map(parse).collect());
+                let split = |element: ListElement| (element.object, element.raw);
+                let elements: Option<Vec<_>> = elements.map(|elements| elements.into_iter().map(split).collect());
+                prop_assert_eq!(elements, expected);
+            }
+        }
+
+        #[test]
+        fn borrowed_object_has_the_same_members(text in prop::collection::vec(prop::sample::select(vec![
+            "{", "}", ",", "\"a\":1", "\"b\":[ 2 ]", "\"\\u0061\":3", "\"\\ud800\":4", "\"é\":{}", " ",
+        ]), 0..8)) {
+            let source = Bytes::from(format!("{{{}}}", text.concat()));
+            let object = Object::parse(&source).ok();
+            let borrowed = BorrowedObject::parse(&source);
+            prop_assert_eq!(object.is_some(), borrowed.is_some());
+            let members = borrowed.iter().flat_map(|borrowed| &borrowed.members);
+            let members: Vec<(&[u8], &[u8])> = members.map(|member| (&*member.name, member.value)).collect();
+            let expected = object.iter().flat_map(Object::iter);
+            let expected: Vec<(&[u8], &[u8])> = expected.map(|(name, value)| (name.as_bytes(), &**value)).collect();
+            prop_assert_eq!(members, expected);
         }
 
         #[test]

@@ -186,10 +186,26 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
+    /// Scans a value that is an array as [`scan_elements`](Self::scan_elements) does, and returns its range.
+    pub(crate) fn scan_array_value(
+        &mut self,
+        visit: impl FnMut(&mut Self) -> ScanResult<()>,
+    ) -> ScanResult<Range<usize>> {
+        self.skip_whitespace();
+        let start = self.position;
+        self.scan_elements(visit)?;
+        Ok(start..self.position)
+    }
+
     /// Returns whether the next value starts with `byte`, such as an object with `{`.
     pub(crate) fn is_at(&mut self, byte: u8) -> bool {
+        self.peek_value() == Some(byte)
+    }
+
+    /// Returns the first byte of the next value.
+    pub(crate) fn peek_value(&mut self) -> Option<u8> {
         self.skip_whitespace();
-        self.peek() == Some(byte)
+        self.peek()
     }
 
     /// Scans a text that is one array and calls `visit` with each element.
@@ -280,7 +296,8 @@ impl<'a> Scanner<'a> {
         Ok(name)
     }
 
-    fn scan_string(&mut self) -> ScanResult<QuotedString> {
+    /// Scans a string. [`peek_value`](Self::peek_value) must have returned a quote.
+    pub(crate) fn scan_string(&mut self) -> ScanResult<QuotedString> {
         let start = self.position;
         let plain_len = plain_prefix_len(&self.text[start + 1..]);
         let end = start + 1 + plain_len;
@@ -436,7 +453,7 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// Returns the first offset of a quoted name. In a small text its rarest byte is searched, which is cheaper than
+/// Returns the first offset of a name, which is usually passed in quotes. In a small text its rarest byte is searched, which is cheaper than
 /// building a searcher for the whole name.
 pub(crate) fn find_quoted(text: &[u8], quoted: &[u8]) -> Option<usize> {
     if text.len() > SMALL_TEXT {

@@ -16,8 +16,9 @@ const RELIST_PAUSE_FACTOR: u32 = 10;
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// The longest wait before a new attempt to read a list.
 const MAX_RETRY: Duration = Duration::from_secs(5 * 60);
-/// Items in all lists above which fingerprints are computed on a blocking thread.
-const LARGE_LISTING: usize = 1000;
+/// Items in all lists above which fingerprints are computed on a blocking thread. To hand them over costs as much as two of
+/// them.
+const LARGE_LISTING: usize = 32;
 
 /// The result of listing a running server again.
 #[derive(Debug)]
@@ -179,7 +180,7 @@ fn next_relist(now: Instant, took: Duration) -> EarliestRelist {
 }
 
 /// Computes the fingerprints of a large listing on a blocking thread, so that calls go on meanwhile.
-async fn compute_fingerprints(fetched: FetchedListing, pins: &Arc<Pins>) -> FetchedListing {
+pub(super) async fn compute_fingerprints(fetched: FetchedListing, pins: &Arc<Pins>) -> FetchedListing {
     let items: usize = ListKind::ALL.into_iter().map(|kind| fetched.listing.items(kind).len()).sum();
     if items <= LARGE_LISTING {
         return fetched;
