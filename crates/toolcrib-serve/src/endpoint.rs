@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hyper::body::Incoming;
-use hyper::header::{ALLOW, CONNECTION, EXPECT, HeaderName, HeaderValue, RETRY_AFTER};
+use hyper::header::{ALLOW, CONNECTION, HeaderName, HeaderValue, RETRY_AFTER};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use toolcrib::call::trace_meta;
 use toolcrib::protocol::era::client::{self, DeclaredEra, INITIALIZE, RequestMeta};
@@ -156,8 +156,8 @@ async fn post(
         Ok(request_headers) => request_headers,
         Err((status, message)) => return error_response(status, None, code::INVALID_REQUEST, message),
     };
-    let expects_continue = request.headers().contains_key(EXPECT);
-    let limits = BodyLimits { size: conn.gateway.max_body, expects_continue };
+    let limits =
+        BodyLimits { size: conn.gateway.max_body, expects_continue: request_headers.expects_continue };
     let mut claim = MemoryClaim::for_body(conn.memory(&scope.access));
     let body = match request_body::read(request.body_mut(), &limits, &mut claim).await {
         Ok(body) => body,
@@ -179,7 +179,7 @@ async fn post(
             return unsupported_revision(None, date);
         }
         // Boxed, as below, to keep the future of a request in a session small.
-        return Box::pin(batch::respond(conn, &scope, headers, &body)).await;
+        return Box::pin(batch::respond(conn, &scope, request_headers.session_id(), &body)).await;
     }
     let parsed = match ClientMessage::parse_with_params(&body) {
         Ok(parsed) => parsed,
@@ -199,10 +199,7 @@ async fn post(
             response::respond(StatusCode::ACCEPTED, ResponseBody::empty())
         }
         ClientMessage::Response { id, .. } if request_headers.is_stateless() => unexpected_response(&id),
-        message => {
-            Box::pin(sessions::handle_without_response(conn, &scope, &request_headers, headers, message))
-                .await
-        }
+        message => Box::pin(sessions::handle_without_response(conn, &scope, &request_headers, message)).await,
     }
 }
 
@@ -299,7 +296,7 @@ async fn handle_request(
         DeclaredEra::Undeclared => match &request_headers.unknown_revision {
             Some(date) => unsupported_revision(Some(&request.id), date),
             None if request.method == INITIALIZE => Box::pin(sessions::open(conn, scope, &request)).await,
-            None => sessions::respond(conn, &scope, headers, request).await,
+            None => sessions::respond(conn, &scope, request_headers.session_id(), request).await,
         },
     }
 }
