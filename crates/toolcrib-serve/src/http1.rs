@@ -17,6 +17,7 @@ use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
+use toolcrib::util::tasks::WokenFuture;
 
 use crate::body::ResponseBody;
 use crate::connection_waker::ConnectionWaker;
@@ -168,6 +169,8 @@ where
     let mut idle_timer = pin!(sleep(phase_time));
     let bytes_before = io.bytes_read();
     let mut head = PartialHead::new(head_due);
+    let stopped = pin!(conn.stop.cancelled());
+    let mut stopped = WokenFuture::new(stopped);
     let end = tokio::select! {
         biased;
         end = poll_fn(|context| {
@@ -187,7 +190,7 @@ where
                 polled => polled.map(Some),
             }
         }) => end,
-        () = conn.stop.cancelled() => {
+        () = &mut stopped => {
             if phase.is_idle() && !io.is_writing() {
                 return ConnectionPhaseEnd::Closed;
             }
