@@ -23,6 +23,7 @@ use toolcrib::protocol::jsonrpc::{
 };
 use toolcrib::{Error, ServerId};
 
+use self::forwarding::forward_elsewhere;
 use self::headers::RequestHeaders;
 use crate::batch::is_batch;
 use crate::body::ResponseBody;
@@ -125,7 +126,10 @@ pub(crate) async fn respond(
     if *request.method() == Method::POST {
         return post(conn, scope, request).await;
     }
-    if let Some(response) = forward_elsewhere(conn, &scope, request, &Bytes::new()).await {
+    if let Some(replicas) = &conn.gateway.replicas
+        && let Some(response) =
+            Box::pin(forward_elsewhere(conn, replicas, &scope, request, &Bytes::new())).await
+    {
         return response;
     }
     match *request.method() {
@@ -133,18 +137,6 @@ pub(crate) async fn respond(
         Method::DELETE => sessions::delete(conn, &scope, request.headers()).await,
         _ => method_not_allowed(),
     }
-}
-
-/// Forwards a request for something that another replica owns; `None` if it is to be handled here.
-async fn forward_elsewhere(
-    conn: &ConnectionContext,
-    scope: &EndpointScope,
-    request: &Request<Incoming>,
-    body: &Bytes,
-) -> Option<Response<ResponseBody>> {
-    let replicas = conn.gateway.replicas.as_ref()?;
-    // Boxed to keep the future of a request without replicas small.
-    Box::pin(forwarding::forward_elsewhere(conn, replicas, scope, request, body)).await
 }
 
 async fn post(
@@ -170,7 +162,10 @@ async fn post(
             Err(response) => return *response,
         };
     }
-    if let Some(response) = forward_elsewhere(conn, &scope, request, &body).await {
+    // Boxed to keep the future of a request without replicas small.
+    if let Some(replicas) = &conn.gateway.replicas
+        && let Some(response) = Box::pin(forward_elsewhere(conn, replicas, &scope, request, &body)).await
+    {
         return response;
     }
     let headers = request.headers();
