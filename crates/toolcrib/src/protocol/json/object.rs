@@ -11,13 +11,16 @@ use bytes::Bytes;
 
 use super::scan::{self, QuotedString, ScanError, Scanner};
 
+/// Length from which `memchr` is cheaper than a simple loop.
+const SHORT_STRING: usize = 24;
+
 /// A JSON object whose values stay raw JSON.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Object {
     members: Vec<(MemberName, Bytes)>,
 }
 
-/// A member's name, decoded.
+/// A member's name, decoded. A borrowed one is a constant of this program and needs no escapes.
 type MemberName = Cow<'static, str>;
 
 /// Makes a member name static. Common names are not copied.
@@ -79,6 +82,11 @@ impl Object {
             Ok(())
         })?;
         object.without_repeated()
+    }
+
+    /// Returns an object without members, with memory for as many as most parameters have.
+    pub(crate) fn with_capacity() -> Self {
+        Self { members: Vec::with_capacity(4) }
     }
 
     /// Adds a member without looking for one of the same name. [`Object::without_repeated`] must follow.
@@ -145,6 +153,15 @@ impl Object {
         }
     }
 
+    /// Replaces a member by a string, unless it is this string in any spelling, or adds it at the end.
+    pub(crate) fn set_string(&mut self, key: &'static str, text: &str) {
+        match self.members.iter_mut().find(|(name, _)| name == key) {
+            Some((_, value)) if is_string(value, text) => {}
+            Some((_, value)) => *value = to_json_string(text),
+            None => self.members.push((Cow::Borrowed(key), to_json_string(text))),
+        }
+    }
+
     /// Removes a member and returns its raw value.
     pub fn remove(&mut self, key: &str) -> Option<Bytes> {
         let index = self.members.iter().position(|(name, _)| name == key)?;
@@ -163,7 +180,10 @@ impl Object {
             if index > 0 {
                 out.push(b',');
             }
-            write_string(out, key);
+            match key {
+                Cow::Borrowed(key) => write_plain(out, key),
+                Cow::Owned(key) => write_string(out, key),
+            }
             out.push(b':');
             out.extend_from_slice(value);
         }
@@ -223,11 +243,17 @@ pub(crate) fn scanner_of_object(source: &[u8], max_depth: usize) -> Result<Scann
 }
 
 /// Decodes a member's name. Fails if it has an invalid escape.
+#[inline]
 pub(crate) fn decode_name(source: &[u8], name: QuotedString) -> Result<Cow<'_, [u8]>, BadJson> {
-    if !name.has_escapes {
-        return Ok(Cow::Borrowed(&source[name.range.start + 1..name.range.end - 1]));
+    match name.has_escapes {
+        false => Ok(Cow::Borrowed(&source[name.range.start + 1..name.range.end - 1])),
+        true => decode_escaped_name(&source[name.range]),
     }
-    as_string(&source[name.range])
+}
+
+#[cold]
+fn decode_escaped_name(raw: &[u8]) -> Result<Cow<'_, [u8]>, BadJson> {
+    as_string(raw)
         .map(|name| Cow::Owned(name.into_owned().into_bytes()))
         .ok_or_else(|| BadJson::unexpected_shape("a member name cannot be decoded"))
 }
@@ -259,21 +285,54 @@ fn utf8(source: &[u8]) -> Result<&str, BadJson> {
     })
 }
 
+/// Returns whether the text between the quotes of a JSON string has escapes.
+fn has_escapes(inner: &[u8]) -> bool {
+    match inner.len() < SHORT_STRING {
+        true => inner.contains(&b'\\'),
+        false => memchr::memchr(b'\\', inner).is_some(),
+    }
+}
+
 /// Decodes a raw JSON string. Returns `None` for any other value.
 pub fn as_string(raw: &[u8]) -> Option<Cow<'_, str>> {
     let inner = raw.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
-    if memchr::memchr(b'\\', inner).is_none() {
-        return std::str::from_utf8(inner).ok().map(Cow::Borrowed);
+    match has_escapes(inner) {
+        false => std::str::from_utf8(inner).ok().map(Cow::Borrowed),
+        true => decode_escaped(raw).map(Cow::Owned),
     }
-    serde_json::from_slice(raw).ok().map(Cow::Owned)
+}
+
+#[cold]
+fn decode_escaped(raw: &[u8]) -> Option<String> {
+    serde_json::from_slice(raw).ok()
+}
+
+/// Returns whether a raw JSON value is this string, in any spelling.
+fn is_string(raw: &[u8], text: &str) -> bool {
+    let inner = raw.strip_prefix(b"\"").and_then(|raw| raw.strip_suffix(b"\""));
+    match inner {
+        Some(inner) if inner == text.as_bytes() => !text.contains('\\'),
+        // Another spelling of the same text has escapes.
+        Some(inner) => has_escapes(inner) && as_string(raw).as_deref() == Some(text),
+        None => false,
+    }
+}
+
+/// Decodes decimal digits.
+fn parse_digits(digits: &[u8]) -> Option<u64> {
+    let first = if digits.is_empty() { None } else { Some(0_u64) };
+    digits.iter().fold(first, |number, digit| {
+        let digit = digit.wrapping_sub(b'0');
+        number.filter(|_| digit <= 9)?.checked_mul(10)?.checked_add(digit.into())
+    })
 }
 
 /// Decodes a raw non-negative JSON integer; `1.0` and `1e0` are integers too.
 pub fn as_integer(raw: &[u8]) -> Option<u64> {
-    let text = std::str::from_utf8(raw).ok()?;
-    if let Ok(number) = text.parse() {
+    if let Some(number) = parse_digits(raw) {
         return Some(number);
     }
+    let text = std::str::from_utf8(raw).ok()?;
     let number: f64 = text.parse().ok().filter(|_| raw.first().is_some_and(u8::is_ascii_digit))?;
     let is_integer = number.fract() == 0.0 && (0.0..9_007_199_254_740_992.0).contains(&number);
     #[expect(
@@ -284,17 +343,47 @@ pub fn as_integer(raw: &[u8]) -> Option<u64> {
     is_integer.then_some(number as u64)
 }
 
+/// Returns a number that is zero if none of eight bytes needs an escape in a JSON string.
+fn find_escaped(bytes: [u8; 8]) -> u64 {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    const HIGH_BITS: u64 = u64::from_ne_bytes([0x80; 8]);
+    let bytes = u64::from_ne_bytes(bytes);
+    // The high bit of a byte is set if it was less than `bound`, or if a lower byte was.
+    let below = |bytes: u64, bound: u8| bytes.wrapping_sub(ONES * u64::from(bound)) & !bytes;
+    let equals = |byte: u8| below(bytes ^ (ONES * u64::from(byte)), 1);
+    (below(bytes, 0x20) | equals(b'"') | equals(b'\\')) & HIGH_BITS
+}
+
+/// Returns whether a text is the same as a JSON string. Reads eight bytes at the same time: names are short, and several of them
+/// are written per call.
+fn is_plain(text: &[u8]) -> bool {
+    let Some(last) = text.last_chunk() else {
+        return text.iter().all(|byte| *byte >= 0x20 && !matches!(byte, b'"' | b'\\'));
+    };
+    // No early exit, so that the compiler vectorizes the loop.
+    let (words, _) = text.as_chunks();
+    words.iter().fold(find_escaped(*last), |found, word| found | find_escaped(*word)) == 0
+}
+
 /// Appends `text` as a JSON string.
 pub fn write_string(out: &mut Vec<u8>, text: &str) {
-    // No early exit, so that the compiler vectorizes the loop.
-    let is_plain = |so_far: bool, byte: u8| so_far & (byte >= 0x20) & (byte != b'"') & (byte != b'\\');
-    if text.bytes().fold(true, is_plain) {
-        out.push(b'"');
-        out.extend_from_slice(text.as_bytes());
-        out.push(b'"');
-    } else {
-        out.extend_from_slice(serde_json::Value::from(text).to_string().as_bytes());
+    match is_plain(text.as_bytes()) {
+        true => write_plain(out, text),
+        false => write_escaped(out, text),
     }
+}
+
+/// Appends a text without characters that need an escape.
+fn write_plain(out: &mut Vec<u8>, text: &str) {
+    debug_assert!(is_plain(text.as_bytes()), "`{text}` needs escapes");
+    out.push(b'"');
+    out.extend_from_slice(text.as_bytes());
+    out.push(b'"');
+}
+
+#[cold]
+fn write_escaped(out: &mut Vec<u8>, text: &str) {
+    out.extend_from_slice(serde_json::Value::from(text).to_string().as_bytes());
 }
 
 /// Appends a number in decimal.
@@ -383,7 +472,9 @@ mod tests {
         for spelling in ["1", "1.0", "1e0", "10e-1"] {
             assert_eq!(as_integer(spelling.as_bytes()), Some(1), "{spelling}");
         }
-        for other in ["\"1\"", "1.5", "-1", "null", "1e400", "true", "NaN", "inf"] {
+        assert_eq!(as_integer(b"18446744073709551615"), Some(u64::MAX));
+        for other in ["", "18446744073709551616", "\"1\"", "1.5", "-1", "null", "1e400", "true", "NaN", "inf"]
+        {
             assert_eq!(as_integer(other.as_bytes()), None, "{other}");
         }
     }
@@ -419,7 +510,18 @@ mod tests {
         #[test]
         fn strings_round_trip(text in ".*") {
             let raw = to_json_string(&text);
+            prop_assert!(is_string(&raw, &text));
             prop_assert_eq!(as_string(&raw).unwrap(), text);
+        }
+
+        #[test]
+        fn strings_are_written_as_by_serde(text in "[ -~\\u{0}-\\u{1f}\"\\\\é\u{7f}]{0,40}") {
+            prop_assert_eq!(to_json_string(&text), serde_json::Value::from(text).to_string());
+        }
+
+        #[test]
+        fn is_string_matches_as_string(raw in "\"[ab\\\\u061]{0,8}\"", text in "[ab\\\\]{0,2}") {
+            prop_assert_eq!(is_string(raw.as_bytes(), &text), as_string(raw.as_bytes()).as_deref() == Some(&*text));
         }
     }
 
