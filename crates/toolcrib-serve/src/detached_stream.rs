@@ -27,13 +27,9 @@ impl DetachedResponse {
         request.method() == Method::GET && request.version() == Version::HTTP_11
     }
 
-    /// Stores a response that is a stream; returns any other.
-    pub(crate) fn take_stream(&self, response: Response<ResponseBody>) -> Option<Response<ResponseBody>> {
-        if !matches!(response.body(), ResponseBody::Events(_)) {
-            return Some(response);
-        }
+    /// Stores a response that is a stream.
+    pub(crate) fn set(&self, response: Response<ResponseBody>) {
         *self.0.lock().ignore_poison() = Some(response);
-        None
     }
 
     /// Polls the connection. Ready when it has ended, or when a response has been stored.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hyper::body::Incoming;
-use hyper::header::{ALLOW, CONNECTION, EXPECT, HeaderName, HeaderValue, RETRY_AFTER};
+use hyper::header::{ALLOW, CONNECTION, HeaderName, HeaderValue, RETRY_AFTER};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use toolcrib::call::trace_meta;
 use toolcrib::protocol::era::client::{self, DeclaredEra, INITIALIZE, RequestMeta};
@@ -23,6 +23,7 @@ use toolcrib::protocol::jsonrpc::{
 };
 use toolcrib::{Error, ServerId};
 
+use self::forwarding::forward_elsewhere;
 use self::headers::RequestHeaders;
 use crate::batch::is_batch;
 use crate::body::ResponseBody;
@@ -125,7 +126,10 @@ pub(crate) async fn respond(
     if *request.method() == Method::POST {
         return post(conn, scope, request).await;
     }
-    if let Some(response) = forward_elsewhere(conn, &scope, request, &Bytes::new()).await {
+    if let Some(replicas) = &conn.gateway.replicas
+        && let Some(response) =
+            Box::pin(forward_elsewhere(conn, replicas, &scope, request, &Bytes::new())).await
+    {
         return response;
     }
     match *request.method() {
@@ -133,18 +137,6 @@ pub(crate) async fn respond(
         Method::DELETE => sessions::delete(conn, &scope, request.headers()).await,
         _ => method_not_allowed(),
     }
-}
-
-/// Forwards a request for something that another replica owns; `None` if it is to be handled here.
-async fn forward_elsewhere(
-    conn: &ConnectionContext,
-    scope: &EndpointScope,
-    request: &Request<Incoming>,
-    body: &Bytes,
-) -> Option<Response<ResponseBody>> {
-    let replicas = conn.gateway.replicas.as_ref()?;
-    // Boxed to keep the future of a request without replicas small.
-    Box::pin(forwarding::forward_elsewhere(conn, replicas, scope, request, body)).await
 }
 
 async fn post(
@@ -156,8 +148,8 @@ async fn post(
         Ok(request_headers) => request_headers,
         Err((status, message)) => return error_response(status, None, code::INVALID_REQUEST, message),
     };
-    let expects_continue = request.headers().contains_key(EXPECT);
-    let limits = BodyLimits { size: conn.gateway.max_body, expects_continue };
+    let limits =
+        BodyLimits { size: conn.gateway.max_body, expects_continue: request_headers.expects_continue };
     let mut claim = MemoryClaim::for_body(conn.memory(&scope.access));
     let body = match request_body::read(request.body_mut(), &limits, &mut claim).await {
         Ok(body) => body,
@@ -170,7 +162,10 @@ async fn post(
             Err(response) => return *response,
         };
     }
-    if let Some(response) = forward_elsewhere(conn, &scope, request, &body).await {
+    // Boxed to keep the future of a request without replicas small.
+    if let Some(replicas) = &conn.gateway.replicas
+        && let Some(response) = Box::pin(forward_elsewhere(conn, replicas, &scope, request, &body)).await
+    {
         return response;
     }
     let headers = request.headers();
@@ -179,7 +174,7 @@ async fn post(
             return unsupported_revision(None, date);
         }
         // Boxed, as below, to keep the future of a request in a session small.
-        return Box::pin(batch::respond(conn, &scope, headers, &body)).await;
+        return Box::pin(batch::respond(conn, &scope, request_headers.session_id(), &body)).await;
     }
     let parsed = match ClientMessage::parse_with_params(&body) {
         Ok(parsed) => parsed,
@@ -199,10 +194,7 @@ async fn post(
             response::respond(StatusCode::ACCEPTED, ResponseBody::empty())
         }
         ClientMessage::Response { id, .. } if request_headers.is_stateless() => unexpected_response(&id),
-        message => {
-            Box::pin(sessions::handle_without_response(conn, &scope, &request_headers, headers, message))
-                .await
-        }
+        message => Box::pin(sessions::handle_without_response(conn, &scope, &request_headers, message)).await,
     }
 }
 
@@ -299,7 +291,7 @@ async fn handle_request(
         DeclaredEra::Undeclared => match &request_headers.unknown_revision {
             Some(date) => unsupported_revision(Some(&request.id), date),
             None if request.method == INITIALIZE => Box::pin(sessions::open(conn, scope, &request)).await,
-            None => sessions::respond(conn, &scope, headers, request).await,
+            None => sessions::respond(conn, &scope, request_headers.session_id(), request).await,
         },
     }
 }

@@ -17,6 +17,7 @@ use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
+use toolcrib::util::tasks::WokenFuture;
 
 use crate::body::ResponseBody;
 use crate::connection_waker::ConnectionWaker;
@@ -168,6 +169,8 @@ where
     let mut idle_timer = pin!(sleep(phase_time));
     let bytes_before = io.bytes_read();
     let mut head = PartialHead::new(head_due);
+    let stopped = pin!(conn.stop.cancelled());
+    let mut stopped = WokenFuture::new(stopped);
     let end = tokio::select! {
         biased;
         end = poll_fn(|context| {
@@ -187,7 +190,7 @@ where
                 polled => polled.map(Some),
             }
         }) => end,
-        () = conn.stop.cancelled() => {
+        () = &mut stopped => {
             if phase.is_idle() && !io.is_writing() {
                 return ConnectionPhaseEnd::Closed;
             }
@@ -201,28 +204,23 @@ where
     })
 }
 
-/// Handles a request of a phase. Does not return if the response is detached from the connection.
+/// Handles a request of a phase. Does not return if the response is detached from the connection. While the gateway drains, the
+/// response is the last one on the connection.
 async fn respond_in_phase(
     conn: Arc<ConnectionContext>,
     guard: RequestGuard,
     mut request: Request<Incoming>,
 ) -> Result<Response<CountedBody>, Infallible> {
     let can_detach = DetachedResponse::can_detach(&request);
-    let response = respond(&conn, &mut request).await;
-    let attached = if can_detach { guard.0.detached.take_stream(response) } else { Some(response) };
-    match attached {
-        Some(response) => Ok(response.map(|body| CountedBody { body, _guard: guard })),
-        None => pending().await,
-    }
-}
-
-/// Handles a request. While the gateway drains, its response is the last one on the connection.
-async fn respond(conn: &ConnectionContext, request: &mut Request<Incoming>) -> Response<ResponseBody> {
-    let mut response = handle_request(conn, request).await;
+    let mut response = handle_request(&conn, &mut request).await;
     if conn.gateway.draining.is_on() {
         draining::close_connection(&mut response);
     }
-    response
+    if can_detach && matches!(response.body(), ResponseBody::Events(_)) {
+        guard.0.detached.set(response);
+        return pending().await;
+    }
+    Ok(response.map(|body| CountedBody { body, _guard: guard }))
 }
 
 /// Ready when the connection is closed, its client disconnected, or a response is to be detached.

@@ -1,7 +1,7 @@
 //! Checks the `Host` and `Origin` headers, so that web pages cannot use the gateway through a browser (DNS rebinding).
 
 use hyper::HeaderMap;
-use hyper::header::{HOST, HeaderName, ORIGIN};
+use hyper::header::{HOST, HeaderValue, ORIGIN};
 use hyper::{Uri, Version};
 
 /// The host names under which the gateway may be addressed.
@@ -14,8 +14,36 @@ pub(crate) struct HostAllowList {
 /// The names of this machine for itself.
 const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 
-/// The header in which browsers say which kind of page sent a request.
-const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+/// The headers that say which site a request is sent to and from. They are found in one pass, which costs less than a lookup of
+/// each.
+#[derive(Default)]
+struct SiteHeaders<'a> {
+    /// The first `Host` header.
+    host: Option<&'a HeaderValue>,
+    /// Number of `Host` headers.
+    hosts: usize,
+    /// The kind of page that sent the request, which browsers add.
+    fetch_site: Option<&'a HeaderValue>,
+    has_origin: bool,
+}
+
+impl<'a> SiteHeaders<'a> {
+    fn find(headers: &'a HeaderMap) -> Self {
+        let mut found = Self::default();
+        for (name, value) in headers {
+            match name.as_str() {
+                "host" => {
+                    found.host = found.host.or(Some(value));
+                    found.hosts += 1;
+                }
+                "sec-fetch-site" => found.fetch_site = found.fetch_site.or(Some(value)),
+                "origin" => found.has_origin = true,
+                _ => {}
+            }
+        }
+        found
+    }
+}
 
 /// Returns the authority that a request addresses. It was checked before.
 pub(crate) fn request_authority<'a>(target: &'a Uri, headers: &'a HeaderMap) -> &'a str {
@@ -38,13 +66,12 @@ impl HostAllowList {
         headers: &HeaderMap,
         forwarded_host: Option<&str>,
     ) -> Result<(), String> {
-        let mut hosts = headers.get_all(HOST).iter();
-        let host_header = match (hosts.next(), hosts.next()) {
-            (Some(host), None) => Some(host),
-            // HTTP/2 names the host in the target.
-            (None, _) if version == Version::HTTP_2 && target.authority().is_some() => None,
-            _ => return Err("a request must have exactly one `Host` header".to_owned()),
-        };
+        let SiteHeaders { host: host_header, hosts, fetch_site, has_origin } = SiteHeaders::find(headers);
+        // HTTP/2 names the host in the target.
+        let may_lack_host = version == Version::HTTP_2 && target.authority().is_some();
+        if hosts != 1 && !(hosts == 0 && may_lack_host) {
+            return Err("a request must have exactly one `Host` header".to_owned());
+        }
         if let Some(host) = host_header.filter(|host| !host.to_str().is_ok_and(|host| self.allows(host))) {
             return Err(format!("the host {host:?} is not allowed; add it to `[listen] hosts`"));
         }
@@ -54,8 +81,11 @@ impl HostAllowList {
         if let Some(host) = forwarded_host.filter(|host| !self.allows(host)) {
             return Err(format!("the forwarded host {host:?} is not allowed; add it to `[listen] hosts`"));
         }
-        if headers.get(&FETCH_SITE).is_some_and(|site| site == "cross-site" || site == "same-site") {
+        if fetch_site.is_some_and(|site| site == "cross-site" || site == "same-site") {
             return Err("requests of web pages from elsewhere are not allowed".to_owned());
+        }
+        if !has_origin {
+            return Ok(());
         }
         let host_header = host_header.and_then(|host| host.to_str().ok());
         let authority = forwarded_host.or(host_header).or_else(|| Some(target.authority()?.as_str()));
@@ -93,25 +123,33 @@ impl HostAllowList {
 
 /// Returns whether an authority is a name of this machine for itself.
 pub(crate) fn is_loopback(authority: &str) -> bool {
-    let (host, _) = split_port(authority);
-    LOOPBACK.iter().any(|name| name.eq_ignore_ascii_case(host))
+    LOOPBACK.iter().any(|name| match authority.split_at_checked(name.len()) {
+        Some((host, rest)) => host.eq_ignore_ascii_case(name) && (rest.is_empty() || is_port(rest)),
+        None => false,
+    })
+}
+
+/// Returns whether a text is a colon and a port.
+fn is_port(text: &str) -> bool {
+    let port = text.strip_prefix(':').unwrap_or_default();
+    !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Splits an authority into host and port.
 pub(crate) fn split_port(authority: &str) -> (&str, Option<&str>) {
-    match authority.rsplit_once(':') {
-        Some((host, port)) if !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) => {
-            (host, Some(port))
-        }
+    match authority.rfind(':') {
+        Some(colon) if is_port(&authority[colon..]) => (&authority[..colon], Some(&authority[colon + 1..])),
         _ => (authority, None),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use hyper::header::HeaderValue;
+    use hyper::header::HeaderName;
 
     use super::*;
+
+    const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
     fn is_allowed(headers: &[(HeaderName, &str)]) -> bool {
         let mut map = HeaderMap::new();

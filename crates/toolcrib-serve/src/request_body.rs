@@ -1,6 +1,8 @@
 //! Reads request bodies within their size limit and the memory of clients.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -52,12 +54,26 @@ pub(crate) async fn read(
         }
         return Err(RequestBodyError::TooLarge);
     }
-    let read = timeout(BODY_TIMEOUT, read_frames(body, limits.size, claim)).await;
-    let read = read.unwrap_or(Err(RequestBodyError::TimedOut));
+    let read = read_in_time(read_frames(body, limits.size, claim)).await;
     if read == Err(RequestBodyError::NoMemory) {
         discard(body).await;
     }
     read
+}
+
+/// Limits the time in which a body arrives. Most bodies arrive with their head and need no timer.
+async fn read_in_time(
+    reading: impl Future<Output = Result<Bytes, RequestBodyError>>,
+) -> Result<Bytes, RequestBodyError> {
+    let mut reading = pin!(reading);
+    match poll_fn(|context| Poll::Ready(reading.as_mut().poll(context))).await {
+        Poll::Ready(read) => read,
+        // Boxed to keep the future of a request small.
+        Poll::Pending => {
+            let read = Box::pin(timeout(BODY_TIMEOUT, reading)).await;
+            read.unwrap_or(Err(RequestBodyError::TimedOut))
+        }
+    }
 }
 
 /// Reads a body to its end. The bytes of a body in one frame are not copied.

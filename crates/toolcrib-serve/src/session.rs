@@ -190,7 +190,7 @@ impl Sessions {
         }
         let session = SessionRef::new(session.clone());
         drop(state);
-        session.touch();
+        session.touch(Instant::now());
         Some(session)
     }
 
@@ -308,8 +308,8 @@ impl Session {
     }
 
     /// Records that the session is in use.
-    pub(crate) fn touch(&self) {
-        *self.last_used.lock().ignore_poison() = Instant::now();
+    pub(crate) fn touch(&self, now: Instant) {
+        *self.last_used.lock().ignore_poison() = now;
     }
 
     fn end(&self) {
@@ -361,7 +361,7 @@ pub(crate) struct StreamHold(SessionRef);
 impl Drop for StreamHold {
     fn drop(&mut self) {
         self.0.has_stream.store(false, Ordering::Release);
-        self.0.touch();
+        self.0.touch(Instant::now());
     }
 }
 

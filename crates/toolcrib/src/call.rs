@@ -360,9 +360,7 @@ impl Call {
             // Other methods have no name that rules apply to.
             _ => return,
         };
-        if self.params.get_string(member).as_deref() != Some(own_name) {
-            self.params.set_unchecked(member, object::to_json_string(own_name));
-        }
+        self.params.set_string(member, own_name);
     }
 
     /// Sets the name of the prompt, or the URI of the resource, that a completion refers to.
@@ -375,7 +373,7 @@ impl Call {
         };
         let member = if is_prompt { "name" } else { "uri" };
         if reference.get_string(member).as_deref() != Some(own_name) {
-            reference.set_unchecked(member, object::to_json_string(own_name));
+            reference.set_string(member, own_name);
             self.params.set_unchecked("ref", reference.to_bytes());
         }
     }

@@ -4,10 +4,10 @@
 //! member itself. Lines without a link, such as those of an earlier version or one that a killed writer left incomplete, are
 //! covered by the next link.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use ring::digest::{self, SHA256};
-use toolcrib::util::encoding::{parse_hex, to_hex};
+use toolcrib::util::encoding::parse_hex;
 
 /// The text between the members of a line and its link.
 const LINK_START: &[u8] = b",\"chain\":\"";
@@ -28,16 +28,26 @@ pub(crate) struct Link([u8; 32]);
 
 impl fmt::Display for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&to_hex(&self.0))
+        self.to_digits().into_iter().try_for_each(|digit| f.write_char(digit.into()))
     }
 }
 
 impl Link {
+    /// Returns hexadecimal digits in lower case. Digits are calculated, not looked up, so that the compiler vectorizes the loop.
+    fn to_digits(self) -> [u8; LINK_LEN] {
+        let digit = |value: u8| value + if value < 10 { b'0' } else { b'a' - 10 };
+        let mut digits = [0; LINK_LEN];
+        for (pair, byte) in digits.as_chunks_mut::<2>().0.iter_mut().zip(self.0) {
+            *pair = [digit(byte >> 4), digit(byte & 15)];
+        }
+        digits
+    }
+
     /// Parses hexadecimal digits in lower case.
     pub(super) fn parse(digits: &[u8]) -> Option<Self> {
         let digits = std::str::from_utf8(digits).ok()?;
         let link = Self(parse_hex(digits)?.try_into().ok()?);
-        (link.to_string() == digits).then_some(link)
+        (link.to_digits() == *digits.as_bytes()).then_some(link)
     }
 }
 
@@ -83,10 +93,10 @@ impl LinkHasher {
         self.0.update(bytes);
     }
 
-    /// Returns the link that covers all bytes.
-    pub(super) fn finish(self) -> Link {
+    /// Returns the link that covers all bytes so far.
+    pub(super) fn link(&self) -> Link {
         let mut link = [0; 32];
-        link.copy_from_slice(self.0.finish().as_ref());
+        link.copy_from_slice(self.0.clone().finish().as_ref());
         Link(link)
     }
 }
@@ -113,11 +123,15 @@ impl ChainWriter {
 
     /// Adds lines. A line that is not an object is copied, and covered by the next link.
     pub(super) fn write_lines(&mut self, lines: &[u8]) {
-        for line in lines.split_inclusive(|byte| *byte == b'\n') {
+        let mut rest = lines;
+        while !rest.is_empty() {
+            let length = memchr::memchr(b'\n', rest).map_or(rest.len(), |index| index + 1);
+            let (line, others) = rest.split_at(length);
             match line.strip_suffix(LINE_END) {
                 Some(members) => self.write_members(members),
                 None => self.write_covered(line),
             }
+            rest = others;
         }
     }
 
@@ -125,13 +139,12 @@ impl ChainWriter {
         self.write_covered(members);
         if let Some(previous) = self.previous.take() {
             self.write_covered(PREVIOUS_START);
-            self.write_covered(previous.to_string().as_bytes());
+            self.write_covered(&previous.to_digits());
             self.write_covered(b"\"");
         }
-        let hasher = std::mem::replace(&mut self.hasher, LinkHasher::after(None));
-        let link = hasher.finish();
+        let link = self.hasher.link();
         self.out.extend_from_slice(LINK_START);
-        self.out.extend_from_slice(link.to_string().as_bytes());
+        self.out.extend_from_slice(&link.to_digits());
         self.out.extend_from_slice(LINK_END);
         self.hasher = LinkHasher::after(Some(link));
         self.last = Some(link);

@@ -1,6 +1,7 @@
 //! Encodes one call as a line of JSON. Contents are left out, except arguments if the config asks for them; values that look
 //! like secrets are always redacted.
 
+use std::array;
 use std::io::Write as _;
 use std::time::SystemTime;
 
@@ -123,8 +124,9 @@ fn write_groups(out: &mut Vec<u8>, groups: &[String]) {
 
 /// Writes a number as 16 hexadecimal digits.
 fn write_hex(out: &mut Vec<u8>, number: u64) {
-    let digit = |shift: u32| b"0123456789abcdef"[(number >> shift & 15) as usize];
-    out.extend((0..16).rev().map(|place| digit(4 * place)));
+    let digits: [u8; 16] =
+        array::from_fn(|place| b"0123456789abcdef"[(number >> (60 - 4 * place) & 15) as usize]);
+    out.extend_from_slice(&digits);
 }
 
 /// Writes the last three digits of a number.

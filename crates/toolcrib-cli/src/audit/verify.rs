@@ -155,7 +155,7 @@ impl<'a> FileVerifier<'a> {
         }
         self.hasher.update(members);
         let hasher = std::mem::replace(&mut self.hasher, LinkHasher::after(Some(link)));
-        if hasher.finish() != link {
+        if hasher.link() != link {
             return Err("its link does not match the lines up to it");
         }
         self.chain.last = Some(link);

@@ -1,7 +1,7 @@
 //! JSON-RPC batches in one HTTP request.
 
 use bytes::Bytes;
-use hyper::{HeaderMap, Response, StatusCode};
+use hyper::{Response, StatusCode};
 use toolcrib::protocol::jsonrpc::{RequestId, code, encode_response};
 
 use super::session_request::SessionRequest;
@@ -25,11 +25,11 @@ enum StartedMessage<'a> {
 pub(super) async fn respond(
     conn: &ConnectionContext,
     scope: &EndpointScope,
-    headers: &HeaderMap,
+    session_id: Option<&str>,
     body: &Bytes,
 ) -> Response<ResponseBody> {
     let refuse = |code, message: &str| error_response(StatusCode::BAD_REQUEST, None, code, message);
-    let session = match sessions::find(conn, scope, headers).await {
+    let session = match sessions::find(conn, scope, session_id).await {
         Ok(session) => session,
         Err(SessionError::Missing | SessionError::Unknown) => {
             return refuse(code::INVALID_REQUEST, NEEDS_SESSION);

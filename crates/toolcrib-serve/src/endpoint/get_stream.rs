@@ -12,7 +12,7 @@ use toolcrib::protocol::jsonrpc::{RequestId, ResponsePayload, code, encode_respo
 use toolcrib::util::locks::IgnorePoison as _;
 use toolcrib::{Error, ErrorKind};
 
-use super::headers::{accepts_events, last_event_id};
+use super::headers::{accepts_events, last_event_id, session_id};
 use super::sessions::{SessionError, find, session_error};
 use super::{error_response, event_response, method_not_allowed};
 use crate::body::{MessageSource, ResponseBody, encode_event};
@@ -29,7 +29,7 @@ pub(super) async fn open(
     scope: &EndpointScope,
     headers: &HeaderMap,
 ) -> Response<ResponseBody> {
-    let session = match find(conn, scope, headers).await {
+    let session = match find(conn, scope, session_id(headers)).await {
         Ok(session) => session,
         Err(SessionError::Missing) => return method_not_allowed(),
         Err(error) => return session_error(conn, None, error),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use super::McpRequest;
@@ -83,9 +84,10 @@ fn handle(
         let client = &session.client;
         let response = client.respond(&service, &id, &method, params, out).await;
         client.in_flight.finish(&id);
-        closer.0.finish(&id, response);
+        let now = Instant::now();
+        closer.0.finish(&id, response, now);
         session.streams.remove_excess();
-        session.touch();
+        session.touch(now);
     }
 }
 

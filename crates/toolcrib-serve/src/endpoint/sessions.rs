@@ -116,9 +116,9 @@ pub(super) enum SessionError {
 pub(super) async fn find(
     conn: &ConnectionContext,
     scope: &EndpointScope,
-    headers: &HeaderMap,
+    id: Option<&str>,
 ) -> Result<SessionRef, SessionError> {
-    let id = headers::session_id(headers).ok_or(SessionError::Missing)?;
+    let id = id.ok_or(SessionError::Missing)?;
     let sessions = &conn.gateway.sessions;
     if let Some(session) = sessions.find(id, scope) {
         return Ok(session);
@@ -202,13 +202,12 @@ pub(super) async fn handle_without_response(
     conn: &ConnectionContext,
     scope: &EndpointScope,
     request_headers: &RequestHeaders,
-    headers: &HeaderMap,
     message: ClientMessage,
 ) -> Response<ResponseBody> {
     if let Some(date) = &request_headers.unknown_revision {
         return unsupported_revision(None, date);
     }
-    match find(conn, scope, headers).await {
+    match find(conn, scope, request_headers.session_id()).await {
         Ok(session) => {
             receive(conn, &session, message);
             response::respond(StatusCode::ACCEPTED, ResponseBody::empty())
@@ -238,10 +237,10 @@ pub(super) fn receive(conn: &ConnectionContext, session: &Session, message: Clie
 pub(super) async fn respond(
     conn: &ConnectionContext,
     scope: &EndpointScope,
-    headers: &HeaderMap,
+    session_id: Option<&str>,
     request: McpRequest,
 ) -> Response<ResponseBody> {
-    let session = match find(conn, scope, headers).await {
+    let session = match find(conn, scope, session_id).await {
         Ok(session) => session,
         Err(error) => return session_error(conn, Some(&request.id), error),
     };

@@ -191,6 +191,9 @@ impl PendingQuestions {
     /// Removes the questions that servers have withdrawn and returns their numbers.
     fn remove_withdrawn(&self) -> Vec<u64> {
         let questions = &mut self.state().questions;
+        if questions.is_empty() {
+            return Vec::new();
+        }
         questions
             .extract_if(|_, question| question.request.is_withdrawn())
             .map(|(number, _)| number)

@@ -216,7 +216,7 @@ impl EventLog {
     }
 
     /// Adds the response and closes the log.
-    pub(crate) fn finish(&self, id: &RequestId, response: ResponsePayload) {
+    pub(crate) fn finish(&self, id: &RequestId, response: ResponsePayload, now: Instant) {
         let mut state = self.state();
         if state.is_stream {
             state.make_room(0);
@@ -224,7 +224,8 @@ impl EventLog {
         } else {
             state.response = Some(response);
         }
-        state.close();
+        state.ended.get_or_insert(now);
+        state.wake();
     }
 
     /// Closes the log, without a response if there is none yet.

@@ -137,25 +137,32 @@ impl<'a> Envelope<'a> {
         };
         match slot.replace(value) {
             None => Ok(true),
-            Some(_) => {
-                let key = String::from_utf8_lossy(key);
-                Err(BadJson::unexpected_shape(format!("the member `{key}` appears twice")))
-            }
+            Some(_) => Err(bad_member("the member", key, " appears twice")),
         }
     }
 
     /// Sets a member. Fails if JSON-RPC has no such member.
     fn set_known(&mut self, key: &[u8], value: &'a [u8]) -> Result<(), BadJson> {
-        if self.set(key, value)? {
-            return Ok(());
+        match self.set(key, value)? {
+            true => Ok(()),
+            false => Err(bad_member("unknown member", key, "")),
         }
-        let key = String::from_utf8_lossy(key);
-        Err(BadJson::unexpected_shape(format!("unknown member `{key}`")))
     }
 
     fn method(&self) -> Option<Cow<'a, str>> {
-        as_string(self.method?)
+        match self.method? {
+            // By far the most frequent one, which need not be decoded.
+            b"\"tools/call\"" => Some(Cow::Borrowed("tools/call")),
+            method => as_string(method),
+        }
     }
+}
+
+/// Returns the error for a member that a message must not have.
+#[cold]
+fn bad_member(before: &str, key: &[u8], after: &str) -> BadJson {
+    let key = String::from_utf8_lossy(key);
+    BadJson::unexpected_shape(format!("{before} `{key}`{after}"))
 }
 
 /// A message from a client, and the members of its parameters.
@@ -208,7 +215,7 @@ impl ClientMessage {
             scanner.scan_members(|scanner, name| {
                 let key = decode_name(source, name)?;
                 let value = match *key == *b"params" && scanner.is_at(b'{') {
-                    true => scan_params(scanner, source, params.insert(Ok(Object::default())))?,
+                    true => scan_params(scanner, source, params.insert(Ok(Object::with_capacity())))?,
                     false => scanner.scan_value()?,
                 };
                 envelope.set_known(&key, &source[value])
@@ -479,10 +486,14 @@ fn encode_method(id: &str, method: &str, params: Option<&[u8]>) -> Vec<u8> {
     out
 }
 
-/// Encodes a response up to its payload, with capacity for `payload_len` bytes and the closing `}`.
+/// Encodes a response up to its payload, with capacity for exactly `payload_len` bytes and the closing `}`: a full vector becomes
+/// `Bytes` without another allocation.
 fn response_head(id: &[u8], member: &str, payload_len: usize) -> Vec<u8> {
-    let mut out = Vec::with_capacity(48 + id.len() + payload_len);
-    out.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
+    const START: &[u8] = br#"{"jsonrpc":"2.0","id":"#;
+    const QUOTES: &[u8] = br#","":"#;
+    let head_len = START.len() + id.len() + QUOTES.len() + member.len();
+    let mut out = Vec::with_capacity(head_len + payload_len + 1);
+    out.extend_from_slice(START);
     out.extend_from_slice(id);
     out.extend_from_slice(b",\"");
     out.extend_from_slice(member.as_bytes());

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,6 +14,10 @@ use tokio::net::TcpStream;
 use tokio_util::task::TaskTracker;
 
 use super::{MAIN, Thread, Threads};
+
+/// Size up to which the head and the body of a response are joined: the kernel needs less time for one piece, more than the copy
+/// costs.
+const MAX_JOINED: usize = 4 << 10;
 
 /// The thread that a connection is on. Its task changes it, its stream follows.
 #[derive(Debug)]
@@ -156,7 +161,14 @@ impl AsyncWrite for MovableStream {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(self.get()?).poll_write_vectored(context, slices)
+        let stream = Pin::new(self.get()?);
+        if slices.iter().map(|slice| slice.len()).sum::<usize>() > MAX_JOINED {
+            return stream.poll_write_vectored(context, slices);
+        }
+        let mut bytes = [const { MaybeUninit::uninit() }; MAX_JOINED];
+        let mut joined = ReadBuf::uninit(&mut bytes);
+        slices.iter().for_each(|slice| joined.put_slice(slice));
+        stream.poll_write(context, joined.filled())
     }
 
     fn is_write_vectored(&self) -> bool {

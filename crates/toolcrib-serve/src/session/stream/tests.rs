@@ -20,7 +20,7 @@ async fn next(reader: &mut EventLogReader) -> Option<String> {
 #[tokio::test]
 async fn response_without_updates_is_complete() {
     let log = ReplayStreams::default().new_log(None);
-    log.finish(&id(), result("{}"));
+    log.finish(&id(), result("{}"), Instant::now());
     assert!(matches!(log.wait_for_start(true, |_| ()).await, ResponseStart::Complete(_)));
     let dropped = ReplayStreams::default().new_log(None);
     dropped.close();
@@ -39,7 +39,7 @@ async fn stream_is_resumed_after_an_event() {
     assert_eq!(next(&mut first).await.unwrap(), "id: 1-1\ndata: a\n\n");
     let mut second = streams.resume_after("1-0").unwrap();
     assert_eq!(next(&mut first).await, None, "a newer reader ends an older one");
-    log.finish(&id(), result("{}"));
+    log.finish(&id(), result("{}"), Instant::now());
     assert_eq!(next(&mut second).await.unwrap(), "id: 1-1\ndata: a\n\n");
     assert!(next(&mut second).await.unwrap().starts_with("id: 1-2\ndata: {\"jsonrpc\""));
     assert_eq!(next(&mut second).await, None);
@@ -77,7 +77,7 @@ async fn unread_question_is_kept() {
     let accepted = (0..2 * MAX_EVENTS).filter(|_| log.try_send(b"progress".to_vec())).count();
     assert_eq!(accepted, MAX_EVENTS - 1, "messages that do not fit beside the question are dropped");
     assert!(!log.try_send(vec![b'x'; MAX_BYTES]));
-    log.finish(&id(), result("{}"));
+    log.finish(&id(), result("{}"), Instant::now());
     streams.keep(log.clone());
     let mut reader = EventLogReader::from_start(log, false);
     assert_eq!(next(&mut reader).await.unwrap(), "id: 1-2\ndata: question\n\n");
@@ -146,7 +146,7 @@ async fn large_response_is_not_kept_for_a_client_that_left() {
     assert!(log.try_send(b"a".to_vec()));
     streams.keep(log.clone());
     drop(EventLogReader::from_start(log.clone(), false));
-    log.finish(&id(), large_result(2 * MAX_BYTES));
+    log.finish(&id(), large_result(2 * MAX_BYTES), Instant::now());
     assert!(log.state().bytes < 1000);
     let mut reader = streams.resume_after("1-1").unwrap();
     let response = next(&mut reader).await.unwrap();
@@ -162,7 +162,7 @@ async fn large_response_is_passed_to_a_client_that_reads_and_not_kept() {
     assert!(log.try_send(b"a".to_vec()));
     streams.keep(log.clone());
     let mut reader = EventLogReader::from_start(log.clone(), false);
-    log.finish(&id(), large_result(2 * MAX_BYTES));
+    log.finish(&id(), large_result(2 * MAX_BYTES), Instant::now());
     assert_eq!(next(&mut reader).await.unwrap(), "id: 1-1\ndata: a\n\n");
     assert!(next(&mut reader).await.unwrap().len() > 2 * MAX_BYTES);
     assert_eq!(next(&mut reader).await, None);
@@ -184,7 +184,7 @@ async fn session_is_bounded_when_streams_end() {
         drop(EventLogReader::from_start(log.clone(), false));
     }
     for log in &logs {
-        log.finish(&id(), large_result(MAX_BYTES - 100));
+        log.finish(&id(), large_result(MAX_BYTES - 100), Instant::now());
         streams.remove_excess();
     }
     let bytes: usize = streams.kept().iter().map(|log| log.state().bytes).sum();
@@ -200,7 +200,7 @@ async fn kept_messages_count_towards_the_memory_of_clients() {
     let logs = [(); 3].map(|()| streams.new_log(None));
     assert!(logs[0].try_send(vec![b'x'; 60_000]));
     assert!(!logs[1].try_send(vec![b'x'; 60_000]), "the caller leaves as much as it uses");
-    logs[1].finish(&id(), large_result(60_000));
+    logs[1].finish(&id(), large_result(60_000), Instant::now());
     let mut reader = EventLogReader::from_start(logs[1].clone(), false);
     let response = next(&mut reader).await.unwrap();
     assert!(response.contains("limits.client-memory") && response.contains("-31020"), "{response}");

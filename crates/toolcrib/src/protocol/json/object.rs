@@ -11,13 +11,16 @@ use bytes::Bytes;
 
 use super::scan::{self, QuotedString, ScanError, Scanner};
 
+/// Length from which `memchr` is cheaper than a simple loop.
+const SHORT_STRING: usize = 24;
+
 /// A JSON object whose values stay raw JSON.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Object {
     members: Vec<(MemberName, Bytes)>,
 }
 
-/// A member's name, decoded.
+/// A member's name, decoded. A borrowed one is a constant of this program and needs no escapes.
 type MemberName = Cow<'static, str>;
 
 /// Makes a member name static. Common names are not copied.
@@ -111,6 +114,11 @@ impl Object {
         Ok(ObjectWithList { object: object.without_repeated()?, elements })
     }
 
+    /// Returns an object without members, with memory for as many as most parameters have.
+    pub(crate) fn with_capacity() -> Self {
+        Self { members: Vec::with_capacity(4) }
+    }
+
     /// Adds a member without looking for one of the same name. [`Object::without_repeated`] must follow.
     pub(crate) fn push(&mut self, name: &[u8], value: Bytes) {
         self.members.push((intern_name(name), value));
@@ -175,6 +183,15 @@ impl Object {
         }
     }
 
+    /// Replaces a member by a string, unless it is this string in any spelling, or adds it at the end.
+    pub(crate) fn set_string(&mut self, key: &'static str, text: &str) {
+        match self.members.iter_mut().find(|(name, _)| name == key) {
+            Some((_, value)) if is_string(value, text) => {}
+            Some((_, value)) => *value = to_json_string(text),
+            None => self.members.push((Cow::Borrowed(key), to_json_string(text))),
+        }
+    }
+
     /// Removes a member and returns its raw value.
     pub fn remove(&mut self, key: &str) -> Option<Bytes> {
         let index = self.members.iter().position(|(name, _)| name == key)?;
@@ -193,7 +210,10 @@ impl Object {
             if index > 0 {
                 out.push(b',');
             }
-            write_string(out, key);
+            match key {
+                Cow::Borrowed(key) => write_plain(out, key),
+                Cow::Owned(key) => write_string(out, key),
+            }
             out.push(b':');
             out.extend_from_slice(value);
         }
@@ -348,11 +368,17 @@ pub(crate) fn scanner_of_object(source: &[u8], max_depth: usize) -> Result<Scann
 }
 
 /// Decodes a member's name. Fails if it has an invalid escape.
+#[inline]
 pub(crate) fn decode_name(source: &[u8], name: QuotedString) -> Result<Cow<'_, [u8]>, BadJson> {
-    if !name.has_escapes {
-        return Ok(Cow::Borrowed(&source[name.range.start + 1..name.range.end - 1]));
+    match name.has_escapes {
+        false => Ok(Cow::Borrowed(&source[name.range.start + 1..name.range.end - 1])),
+        true => decode_escaped_name(&source[name.range]),
     }
-    as_string(&source[name.range])
+}
+
+#[cold]
+fn decode_escaped_name(raw: &[u8]) -> Result<Cow<'_, [u8]>, BadJson> {
+    as_string(raw)
         .map(|name| Cow::Owned(name.into_owned().into_bytes()))
         .ok_or_else(|| BadJson::unexpected_shape("a member name cannot be decoded"))
 }
@@ -384,21 +410,54 @@ fn utf8(source: &[u8]) -> Result<&str, BadJson> {
     })
 }
 
+/// Returns whether the text between the quotes of a JSON string has escapes.
+fn has_escapes(inner: &[u8]) -> bool {
+    match inner.len() < SHORT_STRING {
+        true => inner.contains(&b'\\'),
+        false => memchr::memchr(b'\\', inner).is_some(),
+    }
+}
+
 /// Decodes a raw JSON string. Returns `None` for any other value.
 pub fn as_string(raw: &[u8]) -> Option<Cow<'_, str>> {
     let inner = raw.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
-    if memchr::memchr(b'\\', inner).is_none() {
-        return std::str::from_utf8(inner).ok().map(Cow::Borrowed);
+    match has_escapes(inner) {
+        false => std::str::from_utf8(inner).ok().map(Cow::Borrowed),
+        true => decode_escaped(raw).map(Cow::Owned),
     }
-    serde_json::from_slice(raw).ok().map(Cow::Owned)
+}
+
+#[cold]
+fn decode_escaped(raw: &[u8]) -> Option<String> {
+    serde_json::from_slice(raw).ok()
+}
+
+/// Returns whether a raw JSON value is this string, in any spelling.
+fn is_string(raw: &[u8], text: &str) -> bool {
+    let inner = raw.strip_prefix(b"\"").and_then(|raw| raw.strip_suffix(b"\""));
+    match inner {
+        Some(inner) if inner == text.as_bytes() => !text.contains('\\'),
+        // Another spelling of the same text has escapes.
+        Some(inner) => has_escapes(inner) && as_string(raw).as_deref() == Some(text),
+        None => false,
+    }
+}
+
+/// Decodes decimal digits.
+fn parse_digits(digits: &[u8]) -> Option<u64> {
+    let first = if digits.is_empty() { None } else { Some(0_u64) };
+    digits.iter().fold(first, |number, digit| {
+        let digit = digit.wrapping_sub(b'0');
+        number.filter(|_| digit <= 9)?.checked_mul(10)?.checked_add(digit.into())
+    })
 }
 
 /// Decodes a raw non-negative JSON integer; `1.0` and `1e0` are integers too.
 pub fn as_integer(raw: &[u8]) -> Option<u64> {
-    let text = std::str::from_utf8(raw).ok()?;
-    if let Ok(number) = text.parse() {
+    if let Some(number) = parse_digits(raw) {
         return Some(number);
     }
+    let text = std::str::from_utf8(raw).ok()?;
     let number: f64 = text.parse().ok().filter(|_| raw.first().is_some_and(u8::is_ascii_digit))?;
     let is_integer = number.fract() == 0.0 && (0.0..9_007_199_254_740_992.0).contains(&number);
     #[expect(
@@ -409,17 +468,47 @@ pub fn as_integer(raw: &[u8]) -> Option<u64> {
     is_integer.then_some(number as u64)
 }
 
+/// Returns a number that is zero if none of eight bytes needs an escape in a JSON string.
+fn find_escaped(bytes: [u8; 8]) -> u64 {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    const HIGH_BITS: u64 = u64::from_ne_bytes([0x80; 8]);
+    let bytes = u64::from_ne_bytes(bytes);
+    // The high bit of a byte is set if it was less than `bound`, or if a lower byte was.
+    let below = |bytes: u64, bound: u8| bytes.wrapping_sub(ONES * u64::from(bound)) & !bytes;
+    let equals = |byte: u8| below(bytes ^ (ONES * u64::from(byte)), 1);
+    (below(bytes, 0x20) | equals(b'"') | equals(b'\\')) & HIGH_BITS
+}
+
+/// Returns whether a text is the same as a JSON string. Reads eight bytes at the same time: names are short, and several of them
+/// are written per call.
+fn is_plain(text: &[u8]) -> bool {
+    let Some(last) = text.last_chunk() else {
+        return text.iter().all(|byte| *byte >= 0x20 && !matches!(byte, b'"' | b'\\'));
+    };
+    // No early exit, so that the compiler vectorizes the loop.
+    let (words, _) = text.as_chunks();
+    words.iter().fold(find_escaped(*last), |found, word| found | find_escaped(*word)) == 0
+}
+
 /// Appends `text` as a JSON string.
 pub fn write_string(out: &mut Vec<u8>, text: &str) {
-    // No early exit, so that the compiler vectorizes the loop.
-    let is_plain = |so_far: bool, byte: u8| so_far & (byte >= 0x20) & (byte != b'"') & (byte != b'\\');
-    if text.bytes().fold(true, is_plain) {
-        out.push(b'"');
-        out.extend_from_slice(text.as_bytes());
-        out.push(b'"');
-    } else {
-        out.extend_from_slice(serde_json::Value::from(text).to_string().as_bytes());
+    match is_plain(text.as_bytes()) {
+        true => write_plain(out, text),
+        false => write_escaped(out, text),
     }
+}
+
+/// Appends a text without characters that need an escape.
+fn write_plain(out: &mut Vec<u8>, text: &str) {
+    debug_assert!(is_plain(text.as_bytes()), "`{text}` needs escapes");
+    out.push(b'"');
+    out.extend_from_slice(text.as_bytes());
+    out.push(b'"');
+}
+
+#[cold]
+fn write_escaped(out: &mut Vec<u8>, text: &str) {
+    out.extend_from_slice(serde_json::Value::from(text).to_string().as_bytes());
 }
 
 /// Appends a number in decimal.
@@ -448,149 +537,4 @@ pub fn to_json_string(text: &str) -> Bytes {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn parse(text: &str) -> Result<Object, BadJson> {
-        Object::parse(&Bytes::copy_from_slice(text.as_bytes()))
-    }
-
-    #[test]
-    fn object_keeps_bytes_and_order_of_values() {
-        let text =
-            r#"{"z":1e400,"a":{"b":1.10,"b":2,"n":[ 1 , 2 ]},"é\"":"\u0041","big":12345678901234567890123}"#;
-        let mut object = parse(text).unwrap();
-        assert_eq!(object.to_bytes(), text.as_bytes());
-        object.set("z", "7").unwrap();
-        assert_eq!(object.to_bytes(), text.replace("1e400", "7").as_bytes());
-    }
-
-    #[test]
-    fn set_refuses_anything_but_one_value() {
-        let mut object = parse(r#"{"a":1}"#).unwrap();
-        for bad in ["", "1,", r#"1,"name":"env""#, "{}}", "{} {}", "\"", "nul"] {
-            assert!(object.set("a", bad).is_err() && object.set("b", bad).is_err(), "{bad}");
-        }
-        assert!(object.set("a", &b"\"\xff\""[..]).is_err());
-        assert_eq!(object.to_bytes(), r#"{"a":1}"#.as_bytes());
-        object.set("a", " [ 2 ] ").unwrap();
-        object.set("b", "null").unwrap();
-        assert_eq!(object.to_bytes(), r#"{"a": [ 2 ] ,"b":null}"#.as_bytes());
-    }
-
-    #[test]
-    fn parse_rejects_a_repeated_name_in_any_spelling() {
-        assert!(parse(r#"{"name":1,"n\u0061me":2}"#).unwrap_err().reason.contains("`name` appears twice"));
-        let many: String = (0..100).map(|n| format!("\"k{n}\":0,")).collect();
-        assert!(parse(&format!("{{{many}\"k7\":1}}")).is_err());
-        assert!(parse(&format!("{{{many}\"k\":1}}")).is_ok());
-    }
-
-    #[test]
-    fn parse_rejects_anything_but_one_object() {
-        for bad in ["", "[]", "1", "{", r#"{"a":tru}"#, r#"{"a":1}x"#, "{\"a\":\"\n\"}", r#"{"a":1,}"#] {
-            assert!(parse(bad).is_err(), "{bad}");
-        }
-        assert!(parse("[]").unwrap_err().is_json);
-        assert!(!parse("{").unwrap_err().is_json);
-    }
-
-    #[test]
-    fn parse_handles_deep_nesting_without_recursion() {
-        let deep = format!(r#"{{"a":{}{}}}"#, "[".repeat(200_000), "]".repeat(200_000));
-        assert_eq!(parse(&deep).unwrap().to_bytes().len(), deep.len());
-    }
-
-    #[test]
-    fn as_integer_accepts_every_spelling() {
-        for spelling in ["1", "1.0", "1e0", "10e-1"] {
-            assert_eq!(as_integer(spelling.as_bytes()), Some(1), "{spelling}");
-        }
-        for other in ["\"1\"", "1.5", "-1", "null", "1e400", "true", "NaN", "inf"] {
-            assert_eq!(as_integer(other.as_bytes()), None, "{other}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn objects_round_trip(members in prop::collection::btree_map(".{0,8}", json(), 0..20)) {
-            let mut text = Vec::new();
-            text.push(b'{');
-            for (index, (key, value)) in members.iter().enumerate() {
-                if index > 0 { text.push(b','); }
-                write_string(&mut text, key);
-                text.push(b':');
-                text.extend_from_slice(value.as_bytes());
-            }
-            text.push(b'}');
-            let source = Bytes::from(text);
-            prop_assert_eq!(Object::parse(&source).unwrap().to_bytes(), source);
-        }
-
-        #[test]
-        fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = Object::parse(&bytes.into());
-        }
-
-        #[test]
-        fn list_is_parsed_as_without_its_object(parts in prop::collection::vec(prop::sample::select(vec![
-            "{", "}", "[", "]", ",", ":", "\"list\":[", "\"l\\u0069st\"", "\"a\":1", "\"a\":{ \"x\":[] }", "\"\\ud800\":2", "7", " ",
-            "{\"a\":1}", "{\"a\":1,\"a\":2}", "{\"\\ud800\":1}", "\"é\"", "tru",
-        ]), 0..10)) {
-            let text = parts.concat();
-            for source in [text.clone(), format!("{{{text}}}"), format!("{{\"list\":[{text}]}}")].map(Bytes::from) {
-                let expected = Object::parse(&source);
-                let parsed = Object::parse_with_list(&source, "list");
-                prop_assert_eq!(parsed.as_ref().map(|parsed| &parsed.object), expected.as_ref());
-                let Ok(ObjectWithList { object, elements }) = parsed else { continue };
-                let list = object.get("list").and_then(|list| parse_array(list).ok());
-                let parse = |raw: Bytes| (Object::parse(&raw).ok(), raw);
-                let expected: Option<Vec<_>> = list.map(|list| list.into_iter().map(parse).collect());
-                let split = |element: ListElement| (element.object, element.raw);
-                let elements: Option<Vec<_>> = elements.map(|elements| elements.into_iter().map(split).collect());
-                prop_assert_eq!(elements, expected);
-            }
-        }
-
-        #[test]
-        fn borrowed_object_has_the_same_members(text in prop::collection::vec(prop::sample::select(vec![
-            "{", "}", ",", "\"a\":1", "\"b\":[ 2 ]", "\"\\u0061\":3", "\"\\ud800\":4", "\"é\":{}", " ",
-        ]), 0..8)) {
-            let source = Bytes::from(format!("{{{}}}", text.concat()));
-            let object = Object::parse(&source).ok();
-            let borrowed = BorrowedObject::parse(&source);
-            prop_assert_eq!(object.is_some(), borrowed.is_some());
-            let members = borrowed.iter().flat_map(|borrowed| &borrowed.members);
-            let members: Vec<(&[u8], &[u8])> = members.map(|member| (&*member.name, member.value)).collect();
-            let expected = object.iter().flat_map(Object::iter);
-            let expected: Vec<(&[u8], &[u8])> = expected.map(|(name, value)| (name.as_bytes(), &**value)).collect();
-            prop_assert_eq!(members, expected);
-        }
-
-        #[test]
-        fn write_number_matches_display(number in prop_oneof![any::<u64>(), 0u64..1000, Just(u64::MAX)]) {
-            let mut out = Vec::new();
-            write_number(&mut out, number);
-            prop_assert_eq!(out, number.to_string().into_bytes());
-        }
-
-        #[test]
-        fn strings_round_trip(text in ".*") {
-            let raw = to_json_string(&text);
-            prop_assert_eq!(as_string(&raw).unwrap(), text);
-        }
-    }
-
-    fn json() -> impl Strategy<Value = String> {
-        prop_oneof![
-            Just("null".to_owned()),
-            any::<i64>().prop_map(|n| n.to_string()),
-            any::<u16>().prop_map(|n| format!("{n}.10e+400")),
-            ".{0,10}".prop_map(|text| serde_json::Value::from(text).to_string()),
-            prop::collection::vec(any::<bool>(), 0..4)
-                .prop_map(|list| format!("[ {} ]", serde_json::json!(list))),
-        ]
-    }
-}
+mod tests;

@@ -297,6 +297,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Scans a string. [`peek_value`](Self::peek_value) must have returned a quote.
+    #[inline(always)]
     pub(crate) fn scan_string(&mut self) -> ScanResult<QuotedString> {
         let start = self.position;
         let plain_len = plain_prefix_len(&self.text[start + 1..]);
@@ -311,6 +312,8 @@ impl<'a> Scanner<'a> {
 
     /// Scans a string that may have escapes or control characters; its first `plain_len` bytes are neither quotes nor
     /// backslashes.
+    // Not inlined, because the path of plain strings is shorter without it.
+    #[inline(never)]
     fn scan_special_string(&mut self, start: usize, mut plain_len: usize) -> ScanResult<QuotedString> {
         let mut has_escapes = false;
         loop {

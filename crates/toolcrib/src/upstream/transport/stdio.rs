@@ -12,6 +12,7 @@ use crate::upstream::transport::input_pipe::DirectInput;
 use crate::upstream::transport::{
     MessageLimit, OutgoingQueue, QueuedMessage, Transport, TransportFuture, TransportLink,
 };
+use crate::util::tasks::WokenFuture;
 
 /// Messages handled before the reader yields to other tasks.
 const YIELD_AFTER_MESSAGES: usize = 64;
@@ -61,9 +62,10 @@ async fn read(
     message_limit: &MessageLimit,
     exited: impl Future<Output = ()>,
 ) {
-    let mut ended = std::pin::pin!(async {
+    let ended = std::pin::pin!(async {
         tokio::select! { () = exited => {}, () = link.disconnected().cancelled() => {} }
     });
+    let mut ended = WokenFuture::new(ended);
     let mut frames = FrameDecoder::new(message_limit.get());
     loop {
         tokio::select! {
