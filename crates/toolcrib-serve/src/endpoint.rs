@@ -126,6 +126,7 @@ pub(crate) async fn respond(
     if *request.method() == Method::POST {
         return post(conn, scope, request).await;
     }
+    // Boxed to keep the future of a request without replicas small.
     if let Some(replicas) = &conn.gateway.replicas
         && let Some(response) =
             Box::pin(forward_elsewhere(conn, replicas, &scope, request, &Bytes::new())).await

@@ -382,7 +382,7 @@ async fn start_with_shim(
     context: SpawnContext<'_>,
 ) -> Result<ProcessHandle, SpawnError> {
     let bytes = request.to_bytes();
-    let os::StartedShim { process: shim, mut control, sent } =
+    let os::RequestedShim { process: shim, mut control, sent } =
         match os::ShimProcess::start(program, &bytes, &files, context) {
             Ok(started) => started,
             Err(error) => {

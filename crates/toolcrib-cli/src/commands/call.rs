@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::Result;
 use bytes::Bytes;
 use serde_json::{Value, json};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use toolcrib::access::schema::Schema;
 use toolcrib::config::Config;
 use toolcrib::protocol::json::object::{self, Object};
@@ -101,6 +101,8 @@ fn finish(
 
 /// Hint for a call that took longer than the command line allows.
 const RAISE_TIMEOUT: &str = "raise `--timeout`";
+/// Longest time in which a similar name is looked for.
+const SUGGESTION_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time that a call gets to end after its timeout.
 const CALL_GRACE: Duration = Duration::from_secs(1);
 
@@ -227,8 +229,9 @@ impl CallRequest {
         if self.server.is_none() || !may_have_unknown_tool(&response) {
             return Ok(CallResponse { payload: response, similar: None });
         }
-        let found = self.run_until(self.deadline(), Delivery::MaybeSent, self.look_up_tool(client, "")).await;
-        add_suggestion(response, found.unwrap_or_default().near)
+        // Without a suggestion if looking for one takes long.
+        let found = timeout(SUGGESTION_TIMEOUT, self.look_up_tool(client, "")).await;
+        add_suggestion(response, found.ok().and_then(Result::ok).unwrap_or_default().near)
     }
 
     /// Checks the arguments, starts the server, and finds the endpoint of the call. Sends no call.

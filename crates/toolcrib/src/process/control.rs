@@ -42,6 +42,8 @@ pub(super) enum ShimReport {
     Killed(i32),
     /// The tree is being killed because it has this many processes.
     TooManyProcesses(i32),
+    /// No process of the tree is left that can be ended, and the shim exits. One that is killed does not report this.
+    Finished,
     /// The process with this pid belongs to the tree and is in a session of its own.
     InOtherSession(i32),
 }
@@ -57,6 +59,7 @@ impl ShimReport {
             Self::Killed(signal) => (b'k', signal),
             Self::TooManyProcesses(count) => (b'o', count),
             Self::InOtherSession(pid) => (b's', pid),
+            Self::Finished => (b'd', 0),
         };
         let [a, b, c, d] = number.to_le_bytes();
         [kind, a, b, c, d]
@@ -73,6 +76,7 @@ impl ShimReport {
             b'k' => Self::Killed(number),
             b'o' => Self::TooManyProcesses(number),
             b's' => Self::InOtherSession(number),
+            b'd' => Self::Finished,
             _ => return None,
         })
     }
@@ -203,9 +207,10 @@ mod tests {
     #[test]
     fn reports_round_trip() {
         use ShimReport::{
-            Exited, Failed, Forked, InOtherSession, Killed, Started, Starting, TooManyProcesses,
+            Exited, Failed, Finished, Forked, InOtherSession, Killed, Started, Starting, TooManyProcesses,
         };
         let reports = [
+            Finished,
             Forked(6),
             Starting,
             Started(7),

@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::task::spawn_blocking;
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::control::{self, ShimReport};
@@ -30,16 +30,16 @@ use crate::util::tasks::SpawnBoxed as _;
 /// Time without a request after which the process exits.
 const IDLE_TIME: Duration = Duration::from_millis(500);
 
-/// A fork server. Dropping it ends the process, and not its shims.
+/// A fork server. Dropping it ends the process after it has forked the shims that were requested.
 #[derive(Debug)]
 pub(super) struct ForkServer {
     requests: OwnedWriteHalf,
-    _stop: DropGuard,
 }
 
 impl ForkServer {
-    /// Executes a program that calls [`run_shim`](super::run_shim). A task of `tasks` waits for it.
-    pub(super) fn start(program: &Path, tasks: &TaskTracker) -> io::Result<Self> {
+    /// Executes a program that calls [`run_shim`](super::run_shim). A task of `tasks` waits for it, and kills it when `stop` is
+    /// cancelled.
+    pub(super) fn start(program: &Path, tasks: &TaskTracker, stop: CancellationToken) -> io::Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         let (end, requests) = tokio::net::UnixStream::from_std(ours)?.into_split();
@@ -48,41 +48,40 @@ impl ForkServer {
         command.arg0("toolcrib").arg(SHIM_ARG).env_clear().process_group(0);
         command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::null());
         let process = command.spawn()?;
-        let stop = CancellationToken::new();
-        tasks.spawn_boxed(wait_for_exit(process, end, stop.clone()));
-        Ok(Self { requests, _stop: stop.drop_guard() })
+        tasks.spawn_boxed(wait_for_exit(process, end, stop));
+        Ok(Self { requests })
     }
 
     /// Requests a shim that has this control socket.
     ///
     /// # Errors
-    /// If the fork server has exited ([`has_exited`]), or too many requests wait.
+    /// If the fork server takes no more requests ([`takes_no_more`]), or too many requests wait.
     pub(super) fn fork_shim(&self, control: &OwnedFd) -> io::Result<()> {
         control::send_control(self.requests.as_ref(), control)
     }
 }
 
-/// Waits until the process has exited, and kills it when `stop` is cancelled. It closes its end of the socket when it exits.
+/// Waits until the process has closed its end of the socket, which it does when it exits, or until `stop` is cancelled; then ends
+/// it.
 async fn wait_for_exit(mut process: Child, mut end: OwnedReadHalf, stop: CancellationToken) {
-    let is_stopped = stop.run_until_cancelled(end.read_u8()).await.is_none();
+    stop.run_until_cancelled(end.read_u8()).await;
     let waited = spawn_blocking(move || {
-        if is_stopped {
-            process.kill()?;
-        }
+        process.kill()?;
         process.wait()
     });
     // Fails only when the runtime shuts down, or if another part of the program has waited for the process.
     let _ = waited.await;
 }
 
-/// Returns whether a request failed because the fork server has exited.
-pub(super) fn has_exited(error: &io::Error) -> bool {
+/// Returns whether a request failed because the fork server exits or has exited.
+pub(super) fn takes_no_more(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
 
 /// Forks a shim for each request on stdin until there is none for a while, and runs as a shim in the forked processes.
 pub(super) fn run() -> io::Result<()> {
     raw::block_signals();
+    raw::discard_children();
     let _ = std::fs::write("/proc/self/comm", "toolcrib-fork");
     let requests = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     loop {
@@ -98,7 +97,10 @@ pub(super) fn run() -> io::Result<()> {
                 drop(control);
                 return shim::start_and_watch();
             }
-            Ok(ForkedProcess::Parent) => {}
+            // The shim reports its pid too, before it does anything else, unless it is killed before that.
+            Ok(ForkedProcess::Parent { child }) => {
+                let _ = UnixStream::from(control).write_all(&ShimReport::Forked(child).to_bytes());
+            }
             Err(error) => {
                 let errno = error.raw_os_error().unwrap_or(Errno::AGAIN.raw_os_error());
                 // The other end may be closed already.

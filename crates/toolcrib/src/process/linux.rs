@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::io::retry_on_intr;
-use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, waitpid};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -33,16 +33,18 @@ const SHIM_TIMEOUT: Duration = Duration::from_secs(6);
 /// A shim that was requested.
 pub(super) struct ShimProcess {
     reports: OwnedReadHalf,
-    /// Absent until the shim has reported it.
+    /// Absent until it was reported, and after the process was waited for.
     pid: Option<Pid>,
-    /// True once the server may run.
-    is_starting: bool,
+    /// True once the server may run, or may have run.
+    may_run: bool,
+    /// True once no process of the tree is left that the shim can end.
+    has_finished: bool,
     /// Cancelled when the shim was told to kill its tree.
     kill_sent: CancellationToken,
 }
 
-/// A shim that has been requested.
-pub(super) struct StartedShim {
+/// The two ends of a shim that was requested.
+pub(super) struct RequestedShim {
     pub(super) process: ShimProcess,
     pub(super) control: ShimControl,
     /// Bytes of the request that were sent; the others must follow.
@@ -87,7 +89,7 @@ impl ShimProcess {
         request: &[u8],
         files: &[OwnedFd; 3],
         context: SpawnContext<'_>,
-    ) -> io::Result<StartedShim> {
+    ) -> io::Result<RequestedShim> {
         let (ours, theirs) = StdStream::pair()?;
         let sent = control::send_files(&ours, request, files)?;
         ours.set_nonblocking(true)?;
@@ -95,8 +97,8 @@ impl ShimProcess {
         context.spawner.fork_shim(program, &theirs.into(), context.tasks)?;
         let kill_sent = CancellationToken::new();
         let control = ShimControl { socket, kill_sent: kill_sent.clone() };
-        let process = Self { reports, pid: None, is_starting: false, kill_sent };
-        Ok(StartedShim { process, control, sent })
+        let process = Self { reports, pid: None, may_run: false, has_finished: false, kill_sent };
+        Ok(RequestedShim { process, control, sent })
     }
 
     /// Forwards the shim's reports until it has exited and no process of the tree is left.
@@ -111,15 +113,13 @@ impl ShimProcess {
             () = overdue => true,
         };
         let is_unasked = !self.kill_sent.is_cancelled();
-        let status = self.wait(is_overdue, &tracker).await;
-        if is_unasked && status.is_some_and(|status| status.terminating_signal().is_some()) {
-            tracker.report_exit(ProcessExit::ShimKilled);
-            if self.is_starting {
+        self.wait(is_overdue, &tracker).await;
+        if self.may_run && !self.has_finished {
+            if is_unasked {
+                tracker.report_exit(ProcessExit::ShimKilled);
                 tracker.report_failure(SpawnError::shim_killed());
             }
-        }
-        // The server dies with a killed shim, but the rest of the tree does not.
-        if self.is_starting && status.is_none_or(|status| status.exit_status() != Some(0)) {
+            // The server dies with a killed shim, but the rest of the tree does not.
             tracker.kill_orphans().await;
         }
         tracker.report_exit(ProcessExit::Signal(Signal::KILL.as_raw()));
@@ -132,13 +132,15 @@ impl ShimProcess {
         while self.reports.read_exact(&mut bytes).await.is_ok() {
             match ShimReport::from_bytes(bytes) {
                 Some(ShimReport::Forked(pid)) => self.pid = Pid::from_raw(pid),
-                Some(ShimReport::Starting) => self.is_starting = true,
+                Some(ShimReport::Starting) => self.may_run = true,
+                Some(ShimReport::Finished) => self.has_finished = true,
                 Some(ShimReport::Started(pid)) => {
                     let shim = self.pid.map(|pid| pid.as_raw_nonzero().get().cast_unsigned());
                     // If the spawning future was dropped, so was the control socket, and the shim ends the server.
                     tracker.report_started(StartedTree { server: pid.cast_unsigned(), shim });
                 }
                 Some(ShimReport::Failed(errno)) => {
+                    self.has_finished = true;
                     let error = io::Error::from_raw_os_error(errno);
                     tracker.report_failure(SpawnError::from_io(request.describe_error(&error), &error));
                 }
@@ -153,18 +155,29 @@ impl ShimProcess {
         }
     }
 
-    /// Waits until the shim has exited, which it does after it has closed the socket; one that is overdue is killed first. Returns
-    /// its status, or `None` if there is no shim.
-    async fn wait(&self, is_overdue: bool, tracker: &TreeTracker) -> Option<WaitStatus> {
-        let pid = self.pid?;
+    /// Waits until the shim has exited, which it does when it has closed the socket; one that is overdue is killed first.
+    async fn wait(&mut self, is_overdue: bool, tracker: &TreeTracker) {
+        let Some(pid) = self.pid.take() else { return };
         if is_overdue {
             let _ = kill_process(pid, Signal::KILL);
         }
-        let waited =
-            tracker.tasks.spawn_blocking(move || retry_on_intr(|| waitpid(Some(pid), WaitOptions::empty())));
         // Fails only when the runtime shuts down.
-        waited.await.ok()?.ok()?.map(|(_, status)| status)
+        let _ = tracker.tasks.spawn_blocking(move || wait_for_child(pid)).await;
     }
+}
+
+impl Drop for ShimProcess {
+    fn drop(&mut self) {
+        // The runtime has ended before the shim, which ends because its control socket is closed.
+        if let Some(pid) = self.pid {
+            std::thread::spawn(move || wait_for_child(pid));
+        }
+    }
+}
+
+/// Waits for a child. Fails only if it is not a child, or another part of the program has waited for it.
+fn wait_for_child(pid: Pid) {
+    let _ = retry_on_intr(|| waitpid(Some(pid), WaitOptions::empty()));
 }
 
 /// Kills every process that carries this tree id or was seen in the tree. Returns whether all of them have ended.

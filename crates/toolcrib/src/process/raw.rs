@@ -1,7 +1,10 @@
 //! All unsafe code of the crate: what a child does between fork and exec, the fork, the signal mask and the code pages of a shim,
 //! and functions of the C library for the environment and for memory.
 
-#![expect(unsafe_code, reason = "std and rustix have no safe form of `pre_exec`, `execve` and signal masks")]
+#![expect(
+    unsafe_code,
+    reason = "std and rustix have no safe form of `pre_exec`, `execve`, `clone` and signal masks"
+)]
 
 use std::ffi::{CStr, CString, OsString, c_char};
 use std::io;
@@ -194,23 +197,40 @@ pub(super) fn close_others_on_exec() {
 /// The process in which [`fork_sibling`] returns.
 #[cfg(target_os = "linux")]
 pub(super) enum ForkedProcess {
-    Parent,
+    Parent { child: i32 },
     Child,
 }
 
-/// Forks this process, which must have one thread. The new process is a child of the parent of this one.
+/// Forks this process, which must have one thread. The new process is a child of the parent of this one, or of this one where the
+/// system does not support that: emulators of other processors and some sandboxes.
 #[cfg(target_os = "linux")]
 pub(super) fn fork_sibling() -> io::Result<ForkedProcess> {
+    match clone_process(libc::CLONE_PARENT) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS | libc::EPERM)) => {
+            clone_process(0)
+        }
+        result => result,
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn clone_process(flags: libc::c_int) -> io::Result<ForkedProcess> {
     const NONE: usize = 0;
     // SAFETY: without `CLONE_VM` the child gets a copy of all memory and, with no other stack, goes on where this process is.
     // There is no other thread that could hold a lock.
-    match unsafe {
-        libc::syscall(libc::SYS_clone, libc::CLONE_PARENT | libc::SIGCHLD, NONE, NONE, NONE, NONE)
-    } {
+    let child = unsafe { libc::syscall(libc::SYS_clone, flags | libc::SIGCHLD, NONE, NONE, NONE, NONE) };
+    match child {
         -1 => Err(io::Error::last_os_error()),
         0 => Ok(ForkedProcess::Child),
-        _ => Ok(ForkedProcess::Parent),
+        child => Ok(ForkedProcess::Parent { child: i32::try_from(child).map_err(io::Error::other)? }),
     }
+}
+
+/// Lets the system wait for the children of this process.
+#[cfg(target_os = "linux")]
+pub(super) fn discard_children() {
+    // SAFETY: no handler is installed.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
 }
 
 /// Blocks every signal that can be blocked.

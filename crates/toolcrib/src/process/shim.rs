@@ -77,7 +77,7 @@ pub(crate) fn is_unprepared_shim(program: &Path) -> bool {
 pub(super) fn start_and_watch() -> io::Result<()> {
     let control = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let own_pid = rustix::process::getpid();
-    // First of all, because the gateway can wait for this process only if it knows it.
+    // First of all, because the gateway waits for this process.
     (&control).write_all(&ShimReport::Forked(own_pid.as_raw_nonzero().get()).to_bytes())?;
     rustix::process::setpgid(None, None)?;
     let sigchld = super::raw::watch_sigchld_only()?;
@@ -95,6 +95,7 @@ pub(super) fn start_and_watch() -> io::Result<()> {
             shim.report(ShimReport::Started(server));
             shim.code.drop_resident();
             shim.watch();
+            shim.report(ShimReport::Finished);
             Ok(())
         }
         Err(error) => {

@@ -12,6 +12,8 @@ use tokio::process::{Child, Command};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 #[cfg(target_os = "linux")]
+use tokio_util::sync::CancellationToken;
+#[cfg(target_os = "linux")]
 use tokio_util::task::TaskTracker;
 
 use crate::util::locks::IgnorePoison as _;
@@ -30,6 +32,9 @@ pub(crate) struct Spawner {
     /// Started for the first shim, and again after it has exited.
     #[cfg(target_os = "linux")]
     fork_server: Mutex<Option<ForkServer>>,
+    /// Cancelled to end fork servers.
+    #[cfg(target_os = "linux")]
+    stop: CancellationToken,
     journal: Option<Journal>,
     /// The parent death signal of a child without a shim is sent when the thread that started it ends. One thread
     /// therefore starts all children and lives as long as the spawner.
@@ -58,21 +63,22 @@ impl Spawner {
         let mut running = self.fork_server.lock().ignore_poison();
         if let Some(fork_server) = &*running {
             match fork_server.fork_shim(control) {
-                Err(error) if fork_server::has_exited(&error) => {}
+                Err(error) if fork_server::takes_no_more(&error) => {}
                 result => return result,
             }
         }
-        match running.insert(ForkServer::start(program, tasks)?).fork_shim(control) {
+        let started = ForkServer::start(program, tasks, self.stop.clone())?;
+        match running.insert(started).fork_shim(control) {
             // Nothing will be reported through the control socket, which says that there is no shim.
-            Err(error) if fork_server::has_exited(&error) => Ok(()),
+            Err(error) if fork_server::takes_no_more(&error) => Ok(()),
             result => result,
         }
     }
 
-    /// Ends the processes that start servers.
+    /// Ends the fork server. No shim starts after that.
     pub(crate) fn close(&self) {
         #[cfg(target_os = "linux")]
-        drop(self.fork_server.lock().ignore_poison().take());
+        self.stop.cancel();
     }
 
     pub(super) fn open_journal_entry(&self, tree: &str) -> Option<JournalEntry> {

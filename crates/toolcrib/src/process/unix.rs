@@ -129,7 +129,15 @@ pub(super) fn to_process_exit(status: ExitStatus) -> ProcessExit {
 
 /// Returns whether an error may pass: a lack of resources or a busy file.
 pub(super) fn is_temporary(error: &io::Error) -> bool {
-    let exhausted = [Errno::AGAIN, Errno::NOMEM, Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOSPC];
+    let exhausted = [
+        Errno::AGAIN,
+        Errno::NOMEM,
+        Errno::MFILE,
+        Errno::NFILE,
+        Errno::NOBUFS,
+        Errno::NOSPC,
+        Errno::TOOMANYREFS,
+    ];
     let busy = [Errno::TXTBSY, Errno::BUSY, Errno::INTR];
     Errno::from_io_error(error).is_some_and(|errno| exhausted.contains(&errno) || busy.contains(&errno))
 }

@@ -215,7 +215,7 @@ impl ClientMessage {
             scanner.scan_members(|scanner, name| {
                 let key = decode_name(source, name)?;
                 let value = match *key == *b"params" && scanner.is_at(b'{') {
-                    true => scan_params(scanner, source, params.insert(Ok(Object::with_capacity())))?,
+                    true => scan_params(scanner, source, params.insert(Ok(Object::for_params())))?,
                     false => scanner.scan_value()?,
                 };
                 envelope.set_known(&key, &source[value])

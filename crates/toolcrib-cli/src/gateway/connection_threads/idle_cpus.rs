@@ -31,20 +31,19 @@ impl IdleCpus {
         if self.readings.len() > SAMPLES {
             self.readings.pop_front();
         }
-        let first = self.readings.front().map(|first| {
+        let average = self.readings.front().map(|first| {
             let elapsed = last.at.duration_since(first.at);
             last.idle.saturating_sub(first.idle).div_duration_f64(elapsed)
         });
         self.readings.push_back(last);
-        first.filter(|idle| idle.is_finite())
+        average.filter(|idle| idle.is_finite())
     }
 }
 
-/// Returns the idle time of all processors together.
+/// Returns the idle time of all processors together. `/proc/stat` has it too, but takes longer to read on large machines.
 #[cfg(target_os = "linux")]
 fn idle_time() -> Option<Duration> {
-    let ticks = idle_ticks(&std::fs::read_to_string("/proc/stat").ok()?)?;
-    Some(Duration::from_secs(ticks) / u32::try_from(rustix::param::clock_ticks_per_second()).ok()?)
+    parse_idle_time(&std::fs::read_to_string("/proc/uptime").ok()?)
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -52,12 +51,11 @@ fn idle_time() -> Option<Duration> {
     None
 }
 
-/// Returns the idle time in the first line of `/proc/stat`: `cpu`, user, nice, system, idle, waiting for a disk.
+/// Parses `/proc/uptime`: the seconds since the start of the machine, and the idle seconds of all processors.
 #[cfg(target_os = "linux")]
-fn idle_ticks(stat: &str) -> Option<u64> {
-    let mut fields = stat.strip_prefix("cpu ")?.lines().next()?.split_ascii_whitespace().skip(3);
-    let mut next_ticks = || fields.next()?.parse::<u64>().ok();
-    Some(next_ticks()? + next_ticks()?)
+fn parse_idle_time(uptime: &str) -> Option<Duration> {
+    let seconds = uptime.split_ascii_whitespace().nth(1)?.parse().ok()?;
+    Duration::try_from_secs_f64(seconds).ok()
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -66,11 +64,9 @@ mod tests {
 
     #[test]
     fn idle_time_is_that_of_all_processors() {
-        let stat =
-            "cpu  133102 7 14515 141652 1365 0 2286 117 0 0\ncpu0 50385 0 6459 88163 293 0 1120 57 0 0\n";
-        assert_eq!(idle_ticks(stat), Some(141_652 + 1_365));
-        assert_eq!(idle_ticks("cpu0 1 2 3 4 5"), None);
-        assert_eq!(idle_ticks("cpu  1 2 3\n4 5 6"), None);
+        assert_eq!(parse_idle_time("5391.87 6403.50\n"), Some(Duration::from_millis(6_403_500)));
+        assert_eq!(parse_idle_time("5391.87\n"), None);
+        assert_eq!(parse_idle_time("5391.87 -1"), None);
         assert!(idle_time().is_some(), "this machine tells it");
     }
 

@@ -15,8 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use super::{MAIN, Thread, Threads};
 
-/// Size up to which the head and the body of a response are joined: the kernel needs less time for one piece, more than the copy
-/// costs.
+/// Size up to which the head and the body of a response are joined. One piece saves the kernel more time than the copy takes.
 const MAX_JOINED: usize = 4 << 10;
 
 /// The thread that a connection is on. Its task changes it, its stream follows.

@@ -101,7 +101,7 @@ fn write_text(raw: &[u8], rule: AmbiguityRule, visit_name: &mut dyn FnMut(&[u8])
 }
 
 /// Writes values while they are scanned, so that a text is read once however deep it is nested. A usual definition of a tool
-/// takes 12,000 instructions, and took 22,000 when each level was read for itself.
+/// takes 12,000 instructions, and 22,000 if each level is read for itself.
 struct CanonicalWriter<'a, 'v> {
     raw: &'a [u8],
     rule: AmbiguityRule,

@@ -115,7 +115,7 @@ impl Object {
     }
 
     /// Returns an object without members, with memory for as many as most parameters have.
-    pub(crate) fn with_capacity() -> Self {
+    pub(crate) fn for_params() -> Self {
         Self { members: Vec::with_capacity(4) }
     }
 
