@@ -9,6 +9,7 @@ use super::fetch::{Fetcher, Form};
 use super::stored_login::{Logins, StoredLogin};
 use super::token_request::TokenEndpoint;
 use crate::spec::ServerId;
+use crate::spec::secret::Secret;
 use crate::spec::url::parse_url;
 
 impl Logins {
@@ -34,23 +35,34 @@ impl Logins {
     }
 }
 
-/// Revokes the tokens of a login (RFC 7009).
+/// Revokes the tokens of a login (RFC 7009), the refresh token first: an authorization server need not revoke the access token
+/// with it.
 async fn revoke(login: &StoredLogin, tasks: &TaskTracker) {
     let Some(url) = &login.revocation_endpoint else { return };
     let Ok(server_url) = parse_url(&login.server_url) else { return };
     let Ok(fetcher) = Fetcher::new(&server_url, tasks).await else { return };
-    let token = login.refresh_token.as_ref().unwrap_or(&login.access_token);
-    let hint = if login.refresh_token.is_some() { "refresh_token" } else { "access_token" };
-    let form = || Form::default().secret("token", token.expose()).field("token_type_hint", hint);
     let endpoint = TokenEndpoint { fetcher: &fetcher, url, client: &login.client };
-    let mut revoked = endpoint.send(form()).await;
-    // Servers on the official Python SDK require the secret in the form as well.
-    if let (Err(error), ClientProof::Basic(secret)) = (&revoked, &login.client.proof)
-        && error.kind() == OAuthErrorKind::TokenRefused
+    if let Some(token) = &login.refresh_token
+        && let Err(error) = revoke_token(&endpoint, "refresh_token", token).await
     {
-        revoked = endpoint.send(form().secret("client_secret", secret.expose())).await;
+        tracing::warn!("the refresh token of the login was not revoked: {error}");
     }
-    if let Err(error) = revoked {
-        tracing::warn!("the tokens of the login were not revoked: {error}");
+    if let Err(error) = revoke_token(&endpoint, "access_token", &login.access_token).await {
+        // Some authorization servers revoke only refresh tokens. An access token is then valid until it expires.
+        match login.refresh_token {
+            Some(_) => tracing::debug!("the access token of the login was not revoked: {error}"),
+            None => tracing::warn!("the access token of the login was not revoked: {error}"),
+        }
+    }
+}
+
+async fn revoke_token(endpoint: &TokenEndpoint<'_>, kind: &str, token: &Secret) -> Result<(), OAuthError> {
+    let form = || Form::default().secret("token", token.expose()).field("token_type_hint", kind);
+    match (endpoint.send(form()).await, &endpoint.client.proof) {
+        // Servers on the official Python SDK require the secret in the form as well.
+        (Err(error), ClientProof::Basic(secret)) if error.kind() == OAuthErrorKind::TokenRefused => {
+            endpoint.send(form().secret("client_secret", secret.expose())).await.map(drop)
+        }
+        (revoked, _) => revoked.map(drop),
     }
 }

@@ -229,16 +229,10 @@ impl Repair {
 }
 
 /// Returns the fixes of all members or elements, or `None` if all are kept.
-fn collect_fixes(mut fixes: impl Iterator<Item = MemberFix>) -> Option<Vec<MemberFix>> {
-    let mut kept = 0;
-    let changed = loop {
-        match fixes.next()? {
-            MemberFix::Keep => kept += 1,
-            changed => break changed,
-        }
-    };
-    let before = std::iter::repeat_with(|| MemberFix::Keep).take(kept);
-    Some(before.chain([changed]).chain(fixes).collect())
+fn collect_fixes(fixes: impl Iterator<Item = MemberFix>) -> Option<Vec<MemberFix>> {
+    let fixes: Vec<_> = fixes.collect();
+    let is_changed = fixes.iter().any(|fix| !matches!(fix, MemberFix::Keep));
+    is_changed.then_some(fixes)
 }
 
 fn members_of<'a>(object: &'a BorrowedObject<'_>) -> impl Iterator<Item = MemberRef<'a>> + Clone {

@@ -282,7 +282,7 @@ async fn logout_during_a_refresh_revokes_the_new_tokens() {
     };
     let (_, was_logged_in) = tokio::join!(echo(&crib), log_out);
     assert!(was_logged_in);
-    assert_eq!(server.issued.lock().unwrap().revoked, ["refresh-2"]);
+    assert_eq!(server.issued.lock().unwrap().revoked, ["refresh-2", "access-2"]);
     assert_eq!(machine.logins().summary(&id()), None);
 }
 
@@ -411,7 +411,7 @@ async fn logout_revokes_the_tokens_and_forgets_them() {
     let machine = Machine::new();
     machine.log_in(&server.url()).await;
     assert!(machine.logins().log_out(&id()).await.unwrap());
-    assert_eq!(server.issued.lock().unwrap().revoked, ["refresh-1"]);
+    assert_eq!(server.issued.lock().unwrap().revoked, ["refresh-1", "access-1"]);
     assert_eq!(machine.logins().summary(&id()), None);
     assert!(machine.secrets.0.lock().unwrap().is_empty());
     assert!(!machine.logins().log_out(&id()).await.unwrap());
