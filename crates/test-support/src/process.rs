@@ -95,9 +95,10 @@ pub fn children(parent: u32) -> Vec<u32> {
     all_pids().filter(is_child).collect()
 }
 
-/// Returns the living children of a process, without the one that forks the others and exits soon.
-pub fn server_children(parent: u32) -> Vec<u32> {
-    children(parent).into_iter().filter(|pid| name(*pid) != "toolcrib-fork").collect()
+/// Returns the living children of a gateway that belong to servers: their shims on Linux, where another child forks these.
+pub fn server_children(gateway: u32) -> Vec<u32> {
+    let is_shim = |pid: &u32| !cfg!(target_os = "linux") || name(*pid) == "toolcrib-shim";
+    children(gateway).into_iter().filter(is_shim).collect()
 }
 
 /// Returns the zombies among the children of a process and their descendants.
