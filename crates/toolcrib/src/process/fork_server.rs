@@ -1,7 +1,7 @@
 //! The fork server: a process that forks the shims of a crib.
 //!
 //! A shim is a copy of the program that embeds the library. To execute that program takes 1.4 ms of CPU time, of which the dynamic
-//! loader and page faults are most; to fork a process that has just been executed takes a tenth of it. Servers often start
+//! loader and page faults are most; a fork of a process that has just been executed needs no loader. Servers often start
 //! together, so the program is executed once, and exits when no shim was requested for a while. Each shim becomes a child of the
 //! process that requested it, as if it had been executed by it.
 
