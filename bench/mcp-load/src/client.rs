@@ -147,12 +147,15 @@ pub(crate) async fn tool_name(channel: &mut Channel, load: &Load, own_name: &str
     if load.exact_name || load.call_template.is_some() || matches!(channel, Channel::Rest(_)) {
         return Ok(own_name.to_owned());
     }
-    let listing = channel.list().await?;
-    let found = resolve(&listing.names, own_name).with_context(|| {
+    Ok(listed_name(&channel.list().await?, own_name)?.to_owned())
+}
+
+/// Returns the name under which a tool is listed.
+pub(crate) fn listed_name<'a>(listing: &'a Listing, own_name: &str) -> Result<&'a str> {
+    resolve(&listing.names, own_name).with_context(|| {
         let shown: Vec<_> = listing.names.iter().take(8).collect();
         format!("no tool like {own_name} among {} tools, such as {shown:?}", listing.names.len())
-    })?;
-    Ok(found.to_owned())
+    })
 }
 
 /// Opens channels as configured, and owns the child of a stdio server.

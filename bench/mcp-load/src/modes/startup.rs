@@ -11,7 +11,7 @@ use tokio::process::{Child, Command};
 
 use super::merge;
 use crate::cli::StartupOptions;
-use crate::client::{Opener, tool_name};
+use crate::client::{Opener, listed_name};
 use crate::rpc;
 
 /// Interval between attempts while a server starts; gateways do not announce in a common way that they are ready.
@@ -85,6 +85,7 @@ async fn attempt(options: &StartupOptions, opener: &Opener, milestones: &mut Mil
     let load = &options.load;
     let mut channel = opener.open().await?;
     milestones.reach("handshake_ms");
+    let mut tool = load.own_tool_name();
     if load.call_template.is_none() && !options.connect.rest {
         let listing = channel.list().await?;
         milestones.reach("first_list_ms");
@@ -92,8 +93,10 @@ async fn attempt(options: &StartupOptions, opener: &Opener, milestones: &mut Mil
             bail!("{} tools of {}", listing.names.len(), options.expect);
         }
         milestones.reach("all_tools_ms");
+        if !load.exact_name {
+            tool = listed_name(&listing, &tool)?.to_owned();
+        }
     }
-    let tool = tool_name(&mut channel, load, &load.own_tool_name()).await?;
     let answer = channel.call(&tool, r#"{"text":"ready"}"#, load.call_template.as_deref()).await?;
     if !answer.text.contains("ready") {
         bail!("wrong text {}", rpc::shorten(&answer.text));
