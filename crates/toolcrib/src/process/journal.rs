@@ -12,6 +12,9 @@ use crate::util::files::{self, FileMode, ReplaceOptions};
 #[derive(Debug)]
 pub(super) struct Journal {
     folder: PathBuf,
+    boot: String,
+    /// This process.
+    owner: Option<ProcessIdentity>,
 }
 
 /// The file of one process tree. Dropping it keeps the file.
@@ -42,7 +45,7 @@ impl Journal {
         if let Err(error) = create_folder(&folder) {
             tracing::warn!(folder = %folder.display(), %error, "cannot create the process journal");
         }
-        Self { folder }
+        Self { folder, boot: read_boot_id(), owner: ProcessIdentity::from_pid(std::process::id()) }
     }
 
     /// Kills the process trees whose owner is gone and removes their files. The file of a tree with a process that cannot
@@ -70,7 +73,6 @@ impl Journal {
 
     /// Returns the files whose owner is gone, with the processes to kill. Nothing of another boot is left.
     fn stale_entries(&self) -> Vec<StaleEntry> {
-        let boot = read_boot_id();
         let mut stale = Vec::new();
         for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
             let file = entry.path();
@@ -78,10 +80,11 @@ impl Journal {
             let Some(tree) = name.to_str() else { continue };
             let record =
                 fs::read_to_string(&file).map(|text| JournalRecord::parse(&text)).unwrap_or_default();
-            if record.is_in_use(tree, &boot) {
+            if record.is_in_use(tree, &self.boot) {
                 continue;
             }
-            let query = if record.boot == boot { record.into_query(tree) } else { OrphanQuery::default() };
+            let query =
+                if record.boot == self.boot { record.into_query(tree) } else { OrphanQuery::default() };
             stale.push(StaleEntry { file, query });
         }
         stale
@@ -90,8 +93,7 @@ impl Journal {
     /// Creates the entry of a tree before its first process starts.
     pub(super) fn create_entry(&self, tree: &str) -> JournalEntry {
         let file = self.folder.join(tree);
-        let owner = ProcessIdentity::from_pid(std::process::id());
-        let record = JournalRecord { boot: read_boot_id(), owner, ..JournalRecord::default() };
+        let record = JournalRecord { boot: self.boot.clone(), owner: self.owner, ..JournalRecord::default() };
         // Another gateway may be reading, so a complete file is renamed into place. The draft's name has our pid.
         let draft = JournalEntry { file: self.folder.join(format!(".{}.{tree}", std::process::id())) };
         draft.append(&record.to_text());

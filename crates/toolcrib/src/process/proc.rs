@@ -1,7 +1,8 @@
 //! Reads process information from `/proc`: parents, start times, environments, memory and CPU time.
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
@@ -20,9 +21,16 @@ pub(super) struct ProcessEntry {
     pub(super) start_time: u64,
 }
 
+/// Reads a file in two system calls. `fs::read` takes nine for a file of this size whose size is said to be zero.
+fn read_file(path: &str) -> io::Result<Vec<u8>> {
+    let mut text = Vec::with_capacity(1024);
+    File::open(path)?.take(u64::MAX).read_to_end(&mut text)?;
+    Ok(text)
+}
+
 /// Reads one process; `None` if it does not exist.
 pub(super) fn read(pid: u32) -> Option<ProcessEntry> {
-    let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let text = read_file(&format!("/proc/{pid}/stat")).ok()?;
     // The name is in parentheses and may itself contain parentheses.
     let rest = &text[memchr::memrchr(b')', &text)? + 1..];
     let fields: Vec<&str> = std::str::from_utf8(rest).ok()?.split_ascii_whitespace().take(20).collect();
@@ -43,7 +51,7 @@ pub(super) fn read_all() -> Vec<ProcessEntry> {
 
 /// Returns a variable of the environment that the process was started with.
 pub(super) fn environment_variable(pid: u32, variable: &str) -> Option<String> {
-    let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let environment = read_file(&format!("/proc/{pid}/environ")).ok()?;
     let value = |entry: &[u8]| Some(entry.strip_prefix(variable.as_bytes())?.strip_prefix(b"=")?.to_vec());
     String::from_utf8(environment.split(|byte| *byte == 0).find_map(value)?).ok()
 }
@@ -66,9 +74,10 @@ pub(super) fn descendants(root: u32) -> Vec<u32> {
 fn children(pid: u32) -> Option<Vec<u32>> {
     let mut found = Vec::new();
     for thread in numeric_entries(&format!("/proc/{pid}/task")) {
-        match fs::read_to_string(format!("/proc/{pid}/task/{thread}/children")) {
+        match read_file(&format!("/proc/{pid}/task/{thread}/children")) {
             Ok(text) => {
-                found.extend(text.split_ascii_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
+                let pids = str::from_utf8(&text).unwrap_or_default().split_ascii_whitespace();
+                found.extend(pids.filter_map(|pid| pid.parse::<u32>().ok()));
             }
             Err(_) if fs::exists(format!("/proc/{pid}/task/{thread}")).unwrap_or(false) => return None,
             Err(_) => {}
@@ -93,14 +102,14 @@ fn descendants_in(all: &[ProcessEntry], root: u32) -> Vec<u32> {
 /// Returns the bytes of memory a process uses. Shared pages count proportionally, so values of several processes can be
 /// added up.
 pub(super) fn memory_usage(pid: u32) -> Option<u64> {
-    let rollup = fs::read(format!("/proc/{pid}/smaps_rollup"));
+    let rollup = read_file(&format!("/proc/{pid}/smaps_rollup"));
     let proportional = rollup.ok().and_then(|text| parse_kilobytes(&text, b"Pss:"));
-    proportional.or_else(|| parse_kilobytes(&fs::read(format!("/proc/{pid}/status")).ok()?, b"VmRSS:"))
+    proportional.or_else(|| parse_kilobytes(&read_file(&format!("/proc/{pid}/status")).ok()?, b"VmRSS:"))
 }
 
 /// Returns the CPU time of a process and of its children that have ended and were waited for.
 pub(super) fn cpu_time(pid: u32) -> Option<Duration> {
-    let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let text = read_file(&format!("/proc/{pid}/stat")).ok()?;
     let rest = &text[memchr::memrchr(b')', &text)? + 1..];
     // User and system time, and those of the children.
     let times = std::str::from_utf8(rest).ok()?.split_ascii_whitespace().skip(11).take(4);

@@ -93,7 +93,6 @@ pub(super) fn start_and_watch() -> io::Result<()> {
             let server = i32::try_from(server.id()).map_err(io::Error::other)?;
             let mut shim = Shim::new(control, sigchld, server);
             shim.report(ShimReport::Started(server));
-            shim.code.drop_resident();
             shim.watch();
             shim.report(ShimReport::Finished);
             Ok(())
@@ -120,7 +119,6 @@ struct Shim {
     system_processes: u16,
     /// Processes in other sessions that were reported.
     reported: BTreeSet<u32>,
-    code: CodePages,
 }
 
 /// Times at which a tree that is shutting down is killed, and at which the shim exits without the remaining processes.
@@ -143,10 +141,9 @@ impl Shim {
             server,
             shutdown: None,
             next_check: now() + GROWTH_CHECK,
-            checks_since_count: 0,
+            checks_since_count: CHECKS_PER_COUNT,
             system_processes: rustix::system::sysinfo().procs,
             reported: BTreeSet::new(),
-            code: CodePages::find(),
         }
     }
 
@@ -258,8 +255,9 @@ impl Shim {
         }
     }
 
-    /// Kills a tree that has too many processes, and reports its processes in other sessions. Reading the tree is
-    /// expensive, so it is skipped while the number of processes in the whole system stays the same.
+    /// Kills a tree that has too many processes, reports its processes in other sessions, and makes pages of code not resident.
+    /// Reading the tree is expensive, so after the first time it is skipped while the number of processes in the whole system
+    /// stays the same.
     fn check_growth(&mut self) {
         self.next_check = now() + GROWTH_CHECK;
         let total = rustix::system::sysinfo().procs;
@@ -277,7 +275,7 @@ impl Shim {
         }
         self.report_other_sessions(&tree);
         drop(tree);
-        self.code.drop_resident();
+        CodePages::find().drop_resident();
     }
 
     /// Reports processes that could not be found without the shim: they have left the server's session, and may have
