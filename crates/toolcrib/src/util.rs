@@ -4,6 +4,7 @@
 
 pub(crate) mod change_counter;
 pub mod clock;
+pub(crate) mod deferred_writes;
 pub mod encoding;
 pub mod files;
 pub mod format;

@@ -569,9 +569,10 @@ fn spawn_catalog_publisher(inner: &Arc<CribInner>, catalog: watch::Sender<Arc<Ca
     let changes = inner.router.services.listing_changes.clone();
     let stop = inner.stop_tasks.clone();
     inner.router.services.tasks.spawn_boxed(async move {
+        let expects_listing = || weak.upgrade().is_some_and(|inner| inner.router.discoverer.is_listing());
         loop {
             let change_count = tokio::select! {
-                count = changes.next() => count,
+                count = changes.next(expects_listing) => count,
                 () = catalog.closed() => return,
                 () = stop.cancelled() => return,
             };

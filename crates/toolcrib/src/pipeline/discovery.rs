@@ -24,6 +24,7 @@ use crate::protocol::versions::Era;
 use crate::registry::{RegisteredServer, Registry, RosterChanges};
 use crate::spec::ServerId;
 use crate::supervisor::SupervisorServices;
+use crate::util::change_counter::ChangeCounter;
 use crate::util::locks::IgnorePoison as _;
 use crate::util::tasks::SpawnBoxed as _;
 
@@ -54,6 +55,7 @@ pub(crate) struct Discoverer {
 struct DiscoveryShared {
     registry: Weak<Registry>,
     access: Arc<VisibleCatalogs>,
+    listing_changes: Arc<ChangeCounter>,
     permits: Semaphore,
     running: Mutex<BTreeMap<ServerId, DiscoveryProgress>>,
     /// Changed when a discovery fails or ends.
@@ -106,6 +108,7 @@ impl Discoverer {
         let shared = DiscoveryShared {
             registry: Arc::downgrade(registry),
             access: services.access.clone(),
+            listing_changes: services.listing_changes.clone(),
             permits: Semaphore::new(MAX_PARALLEL_STARTS),
             running: Mutex::default(),
             changed: watch::Sender::new(()),
@@ -156,6 +159,15 @@ impl Discoverer {
         }
     }
 
+    /// Returns whether a server that has not failed is being discovered and has no listing yet.
+    pub(crate) fn is_listing(&self) -> bool {
+        let running = self.shared.lock();
+        let without_failure = running.iter().filter(|(_, progress)| progress.failure.is_none());
+        let servers: Vec<ServerId> = without_failure.map(|(server, _)| server.clone()).collect();
+        drop(running);
+        servers.iter().any(|server| self.shared.find_unlisted(server).is_some())
+    }
+
     /// Returns the state of a server that is not in the catalog.
     pub(crate) fn state(&self, entry: &RegisteredServer) -> DiscoveryState {
         let running = self.shared.lock();
@@ -186,11 +198,15 @@ impl Discoverer {
         loop {
             let current = catalog.borrow_and_update().clone();
             changed.mark_unchanged();
-            let is_awaited = |entry: &RegisteredServer| {
+            let is_awaited = |entry: &&RegisteredServer| {
                 current.is_undiscovered(&entry.spec().id) && is_awaited(&self.state(entry))
             };
-            if !servers.iter().any(is_awaited) {
+            let mut awaited = servers.iter().filter(is_awaited).peekable();
+            if awaited.peek().is_none() {
                 return;
+            }
+            if awaited.all(|entry| entry.listing().is_some()) {
+                self.shared.listing_changes.apply_now();
             }
             tokio::select! {
                 changed = catalog.changed() => if changed.is_err() { return },

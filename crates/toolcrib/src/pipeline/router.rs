@@ -506,6 +506,7 @@ impl CallRouter {
 
     /// Waits until a started server is in the catalog.
     async fn wait_until_listed(&self, server: &ServerId) {
+        self.services.listing_changes.apply_now();
         let mut catalog = self.catalog.clone();
         let listed = catalog.wait_for(|catalog| !catalog.is_undiscovered(server));
         let _ = timeout(CATALOG_WAIT, listed).await;

@@ -25,6 +25,7 @@ use crate::secrets::{KnownCallers, SecretStoreHandle};
 use crate::spec::{Pinning, ServerId, ServerSpec};
 use crate::util::change_counter::ChangeCounter;
 use crate::util::clock::SuspendClock;
+use crate::util::deferred_writes::DeferredWrites;
 use crate::util::locks::IgnorePoison as _;
 use crate::util::tasks::SpawnBoxed as _;
 
@@ -46,6 +47,8 @@ pub(crate) struct SupervisorServices {
     pub(crate) listing_changes: Arc<ChangeCounter>,
     /// Cancelled when draining servers must stop without waiting for their calls.
     pub(crate) abort_drain: CancellationToken,
+    /// Files about servers that are written a moment later.
+    pub(crate) writes: DeferredWrites,
     /// Starts child processes.
     pub(crate) spawner: Arc<Spawner>,
     /// Limits how many servers run.
@@ -125,11 +128,16 @@ impl SupervisorServices {
 
     fn save_pins(&self, server: &ServerId, pins: Arc<Pins>, listing: Arc<Listing>) {
         let server = server.clone();
-        self.tasks.spawn_blocking(move || {
+        self.write_later(move || {
             if let Err(error) = pins.save_first_seen(&listing) {
                 warn!(%server, %error, "cannot save its pinned definitions");
             }
         });
+    }
+
+    /// Writes a file that the next start of the gateway reads, but no request waits for; see [`DeferredWrites`].
+    pub(crate) fn write_later(&self, write: impl FnOnce() + Send + 'static) {
+        self.writes.add(Box::new(write), &self.tasks, &self.abort_drain);
     }
 
     /// Asks the store which definitions are approved, until it answers. The listing is compared again then.
@@ -165,6 +173,7 @@ impl Default for SupervisorServices {
             notifications: EventChannel::default(),
             listing_changes: Arc::default(),
             abort_drain: CancellationToken::new(),
+            writes: DeferredWrites::default(),
             spawner: Arc::default(),
             slots: Arc::new(SlotPool::new(usize::MAX)),
             draining: Arc::default(),

@@ -1,5 +1,7 @@
 //! First listings of servers: in the background, a few at a time, with every server getting its turn.
 
+use std::time::Duration;
+
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use toolcrib::{Call, Crib, CribBuilder, ErrorKind, FailureClass, Lifecycle, Selector, ServerState, Sharing};
@@ -162,6 +164,19 @@ async fn brief_discovery_reports_pending_servers() {
     let found = crib.discover_for(&caller).await;
     assert!(found.iter().all(|found| found.tools.is_ok() && !found.is_pending));
     assert_eq!(slow.starts(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn servers_that_are_listed_together_are_in_one_new_catalog() {
+    let start = |number: u64| FakeStart::SlowHandshake(Duration::from_millis(number));
+    let fakes: Vec<FakeServer> =
+        (1..=5).map(|number| FakeServer::with_tools(&["t"]).default_start(start(number))).collect();
+    let crib = add(Crib::builder(), "s", &fakes).build().unwrap();
+    let before = Instant::now();
+    let revision = crib.catalog().revision();
+    let listed = crib.list().await;
+    assert_eq!((listed.tools().len(), listed.revision()), (5, revision + 1));
+    assert_eq!(before.elapsed(), Duration::from_millis(5), "as soon as the last of them is listed");
 }
 
 #[tokio::test(start_paused = true)]

@@ -415,7 +415,7 @@ async fn replica_takes_over_approvals_that_are_announced() {
     let pinned = PinnedItems { pins: theirs.clone(), listing: offered };
     assert_eq!(pinned.check_call(&git(), "tools/call", "log").await.unwrap_err().kind(), ErrorKind::Denied);
     ours.approve(&ours.differences().await.unwrap().digest).await.unwrap();
-    changes.next().await;
+    changes.next(|| false).await;
     assert_eq!(statuses(&theirs), []);
     pinned.check_call(&git(), "tools/call", "log").await.unwrap();
     stop.cancel();

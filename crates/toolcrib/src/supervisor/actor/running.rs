@@ -330,13 +330,17 @@ impl Actor {
             self.notify_list_changes(before.as_ref(), &known);
             return UpdatedListing { changed, unsaved: None };
         };
-        let has_changed = server_before.is_none_or(|before| before.listing != known.listing);
+        let has_changed = server_before.as_ref().is_none_or(|before| before.listing != known.listing);
         if has_changed {
             if let Some(problem) = known.listing.problems().first() {
                 warn!(server = %self.spec.id, problem, "has problems in its lists; see its status");
             }
             self.emit(Event::ListingChanged { server: self.spec.id.clone() });
-            self.services.listing_changes.report();
+            match server_before {
+                Some(_) => self.services.listing_changes.report(),
+                // Servers that were never listed are often started together.
+                None => self.services.listing_changes.report_deferred(),
+            }
         }
         // A change announced by one instance applies only while it runs and is not saved. Neither is a listing whose tools
         // could not be read: without an earlier one, the server counts as never listed for the next gateway.
@@ -375,7 +379,7 @@ impl Actor {
     pub(super) fn save_listing(&self, known: KnownListing) {
         let store = self.listing_store.clone();
         let server = self.spec.id.clone();
-        self.services.tasks.spawn_blocking(move || {
+        self.services.write_later(move || {
             if let Err(error) = store.save(&known) {
                 warn!(%server, %error, "cannot save its listing");
             }
