@@ -423,6 +423,13 @@ impl Registry {
         self.servers().values().any(is_limited) || self.adhoc.all().iter().any(is_limited)
     }
 
+    /// Returns whether an enabled server runs as a process and was never listed.
+    pub(crate) fn has_unlisted_process(&self) -> bool {
+        let is_process = |entry: &RegisteredServer| matches!(entry.spec().endpoint, Endpoint::Command(_));
+        let is_unlisted = |entry: &RegisteredServer| entry.is_enabled() && entry.listing().is_none();
+        self.servers().values().any(|entry| is_process(entry) && is_unlisted(entry))
+    }
+
     /// Returns a server, also a disabled one and one that is not in the roster.
     pub(crate) fn find(&self, server: &ServerId) -> Option<RegisteredServer> {
         let declared = self.servers().get(server).cloned();

@@ -375,6 +375,10 @@ impl CribBuilder {
         let listing_wait = self.listing_wait.unwrap_or(DEFAULT_LISTING_WAIT);
         let discoverer = Discoverer::new(&registry, &services, listing_wait);
         let (catalog_sender, catalog) = watch::channel(Arc::new(Catalog::build(1, &registry.listings())));
+        if registry.has_unlisted_process() {
+            // The first list starts them together.
+            services.spawner.prepare(&services.tasks);
+        }
         let checks = CallChecks {
             visible_catalogs: services.access.clone(),
             limiter: Limiter::new(self.limits, store.clone(), services.tasks.clone()),

@@ -13,7 +13,6 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 #[cfg(target_os = "linux")]
 use tokio_util::sync::CancellationToken;
-#[cfg(target_os = "linux")]
 use tokio_util::task::TaskTracker;
 
 use crate::util::locks::IgnorePoison as _;
@@ -55,6 +54,19 @@ impl Spawner {
     #[cfg(target_os = "linux")]
     pub(super) fn shim(&self) -> Option<&Path> {
         self.shim.as_deref()
+    }
+
+    /// Starts the fork server before the first shim is requested. Without it, the request starts it.
+    pub(crate) fn prepare(&self, tasks: &TaskTracker) {
+        #[cfg(target_os = "linux")]
+        if let Some(program) = &self.shim {
+            let mut running = self.fork_server.lock().ignore_poison();
+            if running.is_none() {
+                *running = ForkServer::start(program, tasks, self.stop.clone()).ok();
+            }
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _ = tasks;
     }
 
     /// Starts a shim that has this control socket.
