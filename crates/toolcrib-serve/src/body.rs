@@ -82,6 +82,18 @@ impl ResponseBody {
         }
     }
 
+    /// Takes the pieces of complete bytes that are in three.
+    pub(crate) fn take_pieces(&mut self) -> Option<[Bytes; 3]> {
+        match self {
+            Self::Whole([Some(head), Some(result), Some(tail)]) => {
+                let pieces = [head, result, tail].map(std::mem::take);
+                *self = Self::empty();
+                Some(pieces)
+            }
+            Self::Whole(_) | Self::Events(_) => None,
+        }
+    }
+
     /// Returns the number of bytes, or 0 for a stream.
     pub(crate) fn len(&self) -> usize {
         match self {

@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use bytes::Bytes;
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -25,6 +24,7 @@ use crate::detached_stream::DetachedResponse;
 use crate::draining;
 use crate::gateway::ConnectionContext;
 use crate::peek_io::PeekIo;
+use crate::response_data::ResponseData;
 use crate::routes::handle_request;
 
 /// Time in which a client must send the headers of a request.
@@ -245,14 +245,18 @@ struct CountedBody {
 }
 
 impl hyper::body::Body for CountedBody {
-    type Data = Bytes;
+    type Data = ResponseData;
     type Error = Infallible;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+    ) -> Poll<Option<Result<Frame<ResponseData>, Infallible>>> {
+        if let Some(pieces) = self.body.take_pieces() {
+            return Poll::Ready(Some(Ok(Frame::data(ResponseData::Several(Box::new(pieces))))));
+        }
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        polled.map(|frame| frame.map(|Ok(frame)| Ok(frame.map_data(ResponseData::One))))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -107,6 +107,7 @@ mod replicas;
 mod request_body;
 mod resource;
 mod response;
+mod response_data;
 mod routes;
 mod service;
 mod session;

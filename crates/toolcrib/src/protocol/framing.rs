@@ -49,10 +49,13 @@ impl FrameDecoder {
         self.limit = limit;
     }
 
-    /// Returns the buffer for the next read; bytes appended to it are input. Its free capacity grows with the current
-    /// line.
+    /// Returns the buffer for the next read; bytes appended to it are input. It grows with the current line, in steps that copy a
+    /// long line about once.
     pub fn read_buffer(&mut self) -> &mut BytesMut {
-        self.buffer.reserve(self.buffer.len().clamp(8 << 10, 1 << 20));
+        let length = self.buffer.len();
+        if self.buffer.capacity() - length < (length / 2).clamp(8 << 10, 256 << 10) {
+            self.buffer.reserve((3 * length).clamp(8 << 10, 1 << 20));
+        }
         &mut self.buffer
     }
 
