@@ -59,7 +59,7 @@ struct PhaseState {
     detached: DetachedResponse,
     /// Number of requests whose heads have arrived.
     requests: AtomicUsize,
-    /// Number of requests whose responses are not written yet.
+    /// Number of requests whose responses hyper has not taken completely.
     in_flight: AtomicUsize,
 }
 

@@ -377,7 +377,7 @@ impl CribBuilder {
         let (catalog_sender, catalog) = watch::channel(Arc::new(Catalog::build(1, &registry.listings())));
         if registry.has_unlisted_process() {
             // The first list starts them together.
-            services.spawner.prepare(&services.tasks);
+            services.spawner.start_fork_server(&services.tasks);
         }
         let checks = CallChecks {
             visible_catalogs: services.access.clone(),
@@ -573,10 +573,11 @@ fn spawn_catalog_publisher(inner: &Arc<CribInner>, catalog: watch::Sender<Arc<Ca
     let changes = inner.router.services.listing_changes.clone();
     let stop = inner.stop_tasks.clone();
     inner.router.services.tasks.spawn_boxed(async move {
-        let expects_listing = || weak.upgrade().is_some_and(|inner| inner.router.discoverer.is_listing());
+        let expects_listings =
+            || weak.upgrade().is_some_and(|inner| inner.router.discoverer.expects_listings());
         loop {
             let change_count = tokio::select! {
-                count = changes.next(expects_listing) => count,
+                count = changes.next(expects_listings) => count,
                 () = catalog.closed() => return,
                 () = stop.cancelled() => return,
             };

@@ -160,7 +160,7 @@ impl Discoverer {
     }
 
     /// Returns whether a server that has not failed is being discovered and has no listing yet.
-    pub(crate) fn is_listing(&self) -> bool {
+    pub(crate) fn expects_listings(&self) -> bool {
         let running = self.shared.lock();
         let without_failure = running.iter().filter(|(_, progress)| progress.failure.is_none());
         let servers: Vec<ServerId> = without_failure.map(|(server, _)| server.clone()).collect();

@@ -425,7 +425,10 @@ impl CallRouter {
         self.discoverer.request(caller, era, servers);
         if let Some(deadline) = self.discoverer.listing_deadline(servers) {
             // The rest is announced when it arrives.
-            let _ = timeout_at(deadline, self.wait_for_first_starts(servers)).await;
+            if timeout_at(deadline, self.wait_for_first_starts(servers)).await.is_err() {
+                let listed = self.services.listing_changes.wait_until_applied();
+                let _ = timeout(CATALOG_WAIT, listed).await;
+            }
         }
     }
 

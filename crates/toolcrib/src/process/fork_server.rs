@@ -47,7 +47,7 @@ impl ForkServer {
         // In its own process group it does not receive signals from our terminal.
         command.arg0("toolcrib").arg(SHIM_ARG).env_clear().process_group(0);
         command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::null());
-        let process = command.spawn()?;
+        let process = RunningProcess(Some(command.spawn()?));
         tasks.spawn_boxed(wait_for_exit(process, end, stop));
         Ok(Self { requests })
     }
@@ -61,16 +61,35 @@ impl ForkServer {
     }
 }
 
+/// The process of a fork server. Dropping it kills it and waits for it on a thread of its own.
+struct RunningProcess(Option<Child>);
+
+impl Drop for RunningProcess {
+    fn drop(&mut self) {
+        if let Some(process) = self.0.take() {
+            std::thread::spawn(|| end(process));
+        }
+    }
+}
+
 /// Waits until the process has closed its end of the socket, which it does when it exits, or until `stop` is cancelled; then ends
 /// it.
-async fn wait_for_exit(mut process: Child, mut end: OwnedReadHalf, stop: CancellationToken) {
-    stop.run_until_cancelled(end.read_u8()).await;
-    let waited = spawn_blocking(move || {
-        process.kill()?;
-        process.wait()
-    });
-    // Fails only when the runtime shuts down, or if another part of the program has waited for the process.
-    let _ = waited.await;
+async fn wait_for_exit(
+    mut process: RunningProcess,
+    mut end_of_requests: OwnedReadHalf,
+    stop: CancellationToken,
+) {
+    stop.run_until_cancelled(end_of_requests.read_u8()).await;
+    if let Some(process) = process.0.take() {
+        // Fails only when the runtime shuts down.
+        let _ = spawn_blocking(|| end(process)).await;
+    }
+}
+
+/// Kills a process and waits for it. Fails only if another part of the program has waited for it.
+fn end(mut process: Child) {
+    let _ = process.kill();
+    let _ = process.wait();
 }
 
 /// Returns whether a request failed because the fork server exits or has exited.

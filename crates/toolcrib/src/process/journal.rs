@@ -45,7 +45,7 @@ impl Journal {
         if let Err(error) = create_folder(&folder) {
             tracing::warn!(folder = %folder.display(), %error, "cannot create the process journal");
         }
-        Self { folder, boot: read_boot_id(), owner: ProcessIdentity::from_pid(std::process::id()) }
+        Self { folder, boot: read_boot_id(), owner: own_identity() }
     }
 
     /// Kills the process trees whose owner is gone and removes their files. The file of a tree with a process that cannot
@@ -216,6 +216,10 @@ fn draft_writer(name: &str) -> Option<u32> {
 
 fn create_folder(folder: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
+fn own_identity() -> Option<ProcessIdentity> {
+    ProcessIdentity::from_pid(std::process::id())
 }
 
 /// Returns the id of the current boot. No process survives a reboot.

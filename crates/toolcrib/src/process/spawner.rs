@@ -28,7 +28,7 @@ type SpawnJob = Box<dyn FnOnce() + Send>;
 pub(crate) struct Spawner {
     #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "shims exist only on Linux"))]
     shim: Option<PathBuf>,
-    /// Started for the first shim, and again after it has exited.
+    /// Started for the first shim or before it, and again after it has exited.
     #[cfg(target_os = "linux")]
     fork_server: Mutex<Option<ForkServer>>,
     /// Cancelled to end fork servers.
@@ -57,7 +57,7 @@ impl Spawner {
     }
 
     /// Starts the fork server before the first shim is requested. Without it, the request starts it.
-    pub(crate) fn prepare(&self, tasks: &TaskTracker) {
+    pub(crate) fn start_fork_server(&self, tasks: &TaskTracker) {
         #[cfg(target_os = "linux")]
         if let Some(program) = &self.shim {
             let mut running = self.fork_server.lock().ignore_poison();

@@ -45,7 +45,7 @@ pub(crate) struct SupervisorServices {
     pub(crate) notifications: EventChannel<ServerNotification>,
     /// Changes of listings, rules and servers that the catalog has to show.
     pub(crate) listing_changes: Arc<ChangeCounter>,
-    /// Cancelled when draining servers must stop without waiting for their calls.
+    /// Cancelled when draining servers must stop without waiting for their calls, and deferred writes must be made.
     pub(crate) abort_drain: CancellationToken,
     /// Files about servers that are written a moment later.
     pub(crate) writes: DeferredWrites,
@@ -127,17 +127,17 @@ impl SupervisorServices {
     }
 
     fn save_pins(&self, server: &ServerId, pins: Arc<Pins>, listing: Arc<Listing>) {
-        let server = server.clone();
-        self.write_later(move || {
+        let name = server.clone();
+        self.write_later(server, move || {
             if let Err(error) = pins.save_first_seen(&listing) {
-                warn!(%server, %error, "cannot save its pinned definitions");
+                warn!(server = %name, %error, "cannot save its pinned definitions");
             }
         });
     }
 
-    /// Writes a file that the next start of the gateway reads, but no request waits for; see [`DeferredWrites`].
-    pub(crate) fn write_later(&self, write: impl FnOnce() + Send + 'static) {
-        self.writes.add(Box::new(write), &self.tasks, &self.abort_drain);
+    /// Writes a file about a server that no request waits for; see [`DeferredWrites`].
+    pub(crate) fn write_later(&self, server: &ServerId, write: impl FnOnce() + Send + 'static) {
+        self.writes.add(server.as_str(), write, &self.tasks, &self.abort_drain);
     }
 
     /// Asks the store which definitions are approved, until it answers. The listing is compared again then.

@@ -1,54 +1,111 @@
-//! Files that are written a moment later, one after the other, so that the requests that caused them need not share the
-//! processors and the disk with them.
+//! Files about servers that are written a moment later, so that the requests that caused them need not share the processors and the
+//! disk with them.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::task::spawn_blocking;
+use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::locks::IgnorePoison as _;
+use super::panics;
 use super::tasks::SpawnBoxed as _;
 
 /// Time between the first write that is added and the moment at which all of them are made.
 const DELAY: Duration = Duration::from_millis(100);
 
 /// Writes one file.
-pub(crate) type Write = Box<dyn FnOnce() + Send>;
+type Write = Box<dyn FnOnce() + Send>;
 
-/// Writes that have not been made. Cheap to clone.
+/// Writes that have not been made, by server. Cheap to clone.
 #[derive(Clone, Default)]
 pub(crate) struct DeferredWrites {
-    queue: Arc<Mutex<Vec<Write>>>,
+    queue: Arc<Mutex<WriteQueue>>,
+}
+
+#[derive(Default)]
+struct WriteQueue {
+    by_server: BTreeMap<Box<str>, ServerWrites>,
+    /// True while a task makes the writes.
+    has_task: bool,
+}
+
+/// Writes of one server, in order. They are made when this is dropped.
+#[derive(Default)]
+struct ServerWrites(Vec<Write>);
+
+impl Drop for ServerWrites {
+    fn drop(&mut self) {
+        for write in self.0.drain(..) {
+            panics::contain("write of a file", write);
+        }
+    }
 }
 
 impl DeferredWrites {
-    /// Adds a write, which a task of `tasks` makes after those that were added before; at once when `stop` is cancelled.
-    pub(crate) fn add(&self, write: Write, tasks: &TaskTracker, stop: &CancellationToken) {
+    /// Adds a write, which a task of `tasks` makes after those of this server that were added before; at once when `stop` is
+    /// cancelled.
+    pub(crate) fn add(
+        &self,
+        server: &str,
+        write: impl FnOnce() + Send + 'static,
+        tasks: &TaskTracker,
+        stop: &CancellationToken,
+    ) {
         let mut queue = self.queue.lock().ignore_poison();
-        queue.push(write);
-        if queue.len() > 1 {
-            return;
+        queue.by_server.entry(server.into()).or_default().0.push(Box::new(write));
+        if !std::mem::replace(&mut queue.has_task, true) {
+            drop(queue);
+            let task = WriteTask(self.queue.clone());
+            let stop = stop.clone();
+            tasks.spawn_boxed(async move {
+                stop.run_until_cancelled(sleep(DELAY)).await;
+                task.write_all().await;
+            });
         }
-        drop(queue);
-        let queue = self.queue.clone();
-        let stop = stop.clone();
-        tasks.spawn_boxed(async move {
-            stop.run_until_cancelled(sleep(DELAY)).await;
-            let writes = std::mem::take(&mut *queue.lock().ignore_poison());
-            // Fails only when the runtime shuts down.
-            let _ = spawn_blocking(|| writes.into_iter().for_each(|write| write())).await;
-        });
     }
 }
 
 impl fmt::Debug for DeferredWrites {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let count = self.queue.lock().ignore_poison().len();
-        formatter.debug_struct("DeferredWrites").field("count", &count).finish()
+        let servers = self.queue.lock().ignore_poison().by_server.len();
+        formatter.debug_struct("DeferredWrites").field("servers", &servers).finish()
+    }
+}
+
+/// The task that makes the writes. If it is dropped before, because its runtime ends, they are made by the drop.
+struct WriteTask(Arc<Mutex<WriteQueue>>);
+
+impl WriteTask {
+    /// Makes all writes, servers in parallel, until there are none.
+    async fn write_all(self) {
+        loop {
+            let mut writing: JoinSet<()> = JoinSet::new();
+            let writes = std::mem::take(&mut self.0.lock().ignore_poison().by_server);
+            for writes in writes.into_values() {
+                writing.spawn_blocking(|| drop(writes));
+            }
+            writing.join_all().await;
+            let mut queue = self.0.lock().ignore_poison();
+            if queue.by_server.is_empty() {
+                queue.has_task = false;
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for WriteTask {
+    fn drop(&mut self) {
+        let mut queue = self.0.lock().ignore_poison();
+        queue.has_task = false;
+        let writes = std::mem::take(&mut queue.by_server);
+        drop(queue);
+        drop(writes);
     }
 }
 
@@ -58,31 +115,34 @@ mod tests {
 
     use super::*;
 
-    /// Adds writes that record their numbers, and returns the record.
-    fn add_numbered(
-        writes: &DeferredWrites,
-        tasks: &TaskTracker,
-        stop: &CancellationToken,
-    ) -> Arc<Mutex<Vec<u32>>> {
-        let made = Arc::new(Mutex::new(Vec::new()));
+    type Record = Arc<Mutex<Vec<u32>>>;
+
+    /// Adds three writes of a server that record their numbers.
+    fn add_numbered(writes: &DeferredWrites, tasks: &TaskTracker, stop: &CancellationToken) -> Record {
+        let made = Record::default();
         for number in 0..3 {
             let made = made.clone();
-            writes.add(Box::new(move || made.lock().ignore_poison().push(number)), tasks, stop);
+            let write = move || made.lock().ignore_poison().push(number);
+            writes.add("a", write, tasks, stop);
         }
         made
     }
 
+    fn numbers(made: &Record) -> Vec<u32> {
+        made.lock().ignore_poison().clone()
+    }
+
     #[tokio::test(start_paused = true)]
-    async fn writes_are_made_in_order_after_a_delay() {
+    async fn writes_of_a_server_are_made_in_order_after_a_delay() {
         let writes = DeferredWrites::default();
         let tasks = TaskTracker::new();
         let stop = CancellationToken::new();
         let start = Instant::now();
         let made = add_numbered(&writes, &tasks, &stop);
-        assert!(made.lock().ignore_poison().is_empty());
+        assert!(numbers(&made).is_empty());
         tasks.close();
         tasks.wait().await;
-        assert_eq!(*made.lock().ignore_poison(), [0, 1, 2]);
+        assert_eq!(numbers(&made), [0, 1, 2]);
         assert_eq!(start.elapsed(), DELAY);
     }
 
@@ -98,9 +158,46 @@ mod tests {
         tasks.wait().await;
         let after = add_numbered(&writes, &tasks, &stop);
         tasks.wait().await;
-        for made in [before, after] {
-            assert_eq!(*made.lock().ignore_poison(), [0, 1, 2]);
-        }
+        assert_eq!((numbers(&before), numbers(&after)), (vec![0, 1, 2], vec![0, 1, 2]));
         assert_eq!(start.elapsed(), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn later_writes_wait_for_those_that_are_being_made() {
+        let writes = DeferredWrites::default();
+        let tasks = TaskTracker::new();
+        let stop = CancellationToken::new();
+        stop.cancel();
+        let (release, released) = std::sync::mpsc::channel();
+        let made = Record::default();
+        let first = made.clone();
+        let block = move || {
+            released.recv().unwrap();
+            first.lock().ignore_poison().push(1);
+        };
+        writes.add("a", block, &tasks, &stop);
+        tokio::task::yield_now().await;
+        let second = made.clone();
+        writes.add("a", move || second.lock().ignore_poison().push(2), &tasks, &stop);
+        release.send(()).unwrap();
+        tasks.close();
+        tasks.wait().await;
+        assert_eq!(numbers(&made), [1, 2]);
+    }
+
+    #[test]
+    fn writes_are_made_when_the_runtime_ends_or_one_of_them_panics() {
+        let writes = DeferredWrites::default();
+        let tasks = TaskTracker::new();
+        let stop = CancellationToken::new();
+        for _ in 0..2 {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+            let made = runtime.block_on(async {
+                writes.add("a", || panic!("on purpose"), &tasks, &stop);
+                add_numbered(&writes, &tasks, &stop)
+            });
+            drop(runtime);
+            assert_eq!(numbers(&made), [0, 1, 2]);
+        }
     }
 }

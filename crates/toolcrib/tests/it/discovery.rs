@@ -180,6 +180,15 @@ async fn servers_that_are_listed_together_are_in_one_new_catalog() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn list_has_a_server_that_was_listed_just_before_its_deadline() {
+    let hung = FakeServer::new().default_start(FakeStart::Silent);
+    let late = FakeStart::SlowHandshake(LISTING_WAIT - Duration::from_millis(2));
+    let late = FakeServer::with_tools(&["t"]).default_start(late);
+    let crib = crib(&[("hung", &hung), ("late", &late)]);
+    assert_eq!(names(&crib.list().await), ["late__t"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn corrected_spec_is_discovered_without_waiting_for_the_backoff() {
     let hung = FakeServer::new().default_start(FakeStart::Silent);
     let crib = crib(&[("git", &hung)]);

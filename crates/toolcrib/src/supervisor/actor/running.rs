@@ -379,7 +379,7 @@ impl Actor {
     pub(super) fn save_listing(&self, known: KnownListing) {
         let store = self.listing_store.clone();
         let server = self.spec.id.clone();
-        self.services.write_later(move || {
+        self.services.write_later(&self.spec.id, move || {
             if let Err(error) = store.save(&known) {
                 warn!(%server, %error, "cannot save its listing");
             }
