@@ -64,6 +64,7 @@ const CRATES: &[Crate] = &[
             "service",
             "connection_clients",
             "outbox",
+            "response_data",
             "body",
             "request_body",
             "response",
