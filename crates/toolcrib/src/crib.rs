@@ -404,6 +404,7 @@ impl Crib {
             let is_complete = entry.spec().sharing == Sharing::Shared;
             self.router().services.check_pins(entry.spec(), &listing, is_complete);
         }
+        self.flush_files().await;
         pins.differences().await
     }
 
@@ -418,11 +419,20 @@ impl Crib {
     /// If the future is dropped, the approval may have been saved.
     pub async fn approve(&self, server: &ServerId, digest: &str) -> Result<Vec<String>, Error> {
         let approved = match self.pins(&self.registered(server)?) {
-            Some(pins) => pins.approve(digest).await,
+            Some(pins) => {
+                self.flush_files().await;
+                pins.approve(digest).await
+            }
             None => Ok(Vec::new()),
         };
         self.router().services.listing_changes.report();
         approved
+    }
+
+    /// Writes listings and approved definitions that would be written a moment later, for a process that reads them now.
+    #[doc(hidden)]
+    pub async fn flush_files(&self) {
+        self.router().services.writes.flush().await;
     }
 
     /// Returns the tokens of callers. What authenticates callers records theirs there while servers exchange them.

@@ -140,6 +140,13 @@ impl SupervisorServices {
         self.writes.add(server.as_str(), write, &self.tasks, &self.abort_drain);
     }
 
+    /// Writes a file about a server, after those that are to be written later.
+    pub(crate) fn write_now(&self, server: &ServerId, write: impl FnOnce() + Send + 'static) {
+        self.write_later(server, write);
+        let writes = self.writes.clone();
+        self.tasks.spawn_boxed(async move { writes.flush().await });
+    }
+
     /// Asks the store which definitions are approved, until it answers. The listing is compared again then.
     fn load_pins(&self, server: &ServerId, pins: Arc<Pins>, listing: Arc<Listing>) {
         let server = server.clone();

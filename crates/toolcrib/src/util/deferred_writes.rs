@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tokio::sync::{Mutex as AsyncMutex, MutexGuard};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -23,15 +24,20 @@ type Write = Box<dyn FnOnce() + Send>;
 
 /// Writes that have not been made, by server. Cheap to clone.
 #[derive(Clone, Default)]
-pub(crate) struct DeferredWrites {
-    queue: Arc<Mutex<WriteQueue>>,
-}
+pub(crate) struct DeferredWrites(Arc<WriteQueue>);
 
 #[derive(Default)]
 struct WriteQueue {
+    waiting: Mutex<WaitingWrites>,
+    /// Held while writes are made, so that they do not overtake each other.
+    writing: AsyncMutex<()>,
+}
+
+#[derive(Default)]
+struct WaitingWrites {
     by_server: BTreeMap<Box<str>, ServerWrites>,
-    /// True while a task makes the writes.
-    has_task: bool,
+    /// True while a task will make them.
+    have_task: bool,
 }
 
 /// Writes of one server, in order. They are made when this is dropped.
@@ -56,56 +62,70 @@ impl DeferredWrites {
         tasks: &TaskTracker,
         stop: &CancellationToken,
     ) {
-        let mut queue = self.queue.lock().ignore_poison();
-        queue.by_server.entry(server.into()).or_default().0.push(Box::new(write));
-        if !std::mem::replace(&mut queue.has_task, true) {
-            drop(queue);
-            let task = WriteTask(self.queue.clone());
+        let mut waiting = self.0.waiting.lock().ignore_poison();
+        waiting.by_server.entry(server.into()).or_default().0.push(Box::new(write));
+        if !std::mem::replace(&mut waiting.have_task, true) {
+            drop(waiting);
+            let queue = self.0.clone();
+            let mut task = WriteTask { queue: self.0.clone(), has_begun: false };
             let stop = stop.clone();
             tasks.spawn_boxed(async move {
                 stop.run_until_cancelled(sleep(DELAY)).await;
-                task.write_all().await;
+                let turn = queue.writing.lock().await;
+                task.begin();
+                queue.write_waiting(turn).await;
             });
         }
+    }
+
+    /// Makes the writes that were added before, now.
+    pub(crate) async fn flush(&self) {
+        let turn = self.0.writing.lock().await;
+        self.0.write_waiting(turn).await;
     }
 }
 
 impl fmt::Debug for DeferredWrites {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let servers = self.queue.lock().ignore_poison().by_server.len();
+        let servers = self.0.waiting.lock().ignore_poison().by_server.len();
         formatter.debug_struct("DeferredWrites").field("servers", &servers).finish()
     }
 }
 
-/// The task that makes the writes. If it is dropped before, because its runtime ends, they are made by the drop.
-struct WriteTask(Arc<Mutex<WriteQueue>>);
+impl WriteQueue {
+    /// Makes the waiting writes, servers in parallel.
+    async fn write_waiting(&self, _turn: MutexGuard<'_, ()>) {
+        let mut servers: JoinSet<()> = JoinSet::new();
+        for writes in self.take_waiting().into_values() {
+            servers.spawn_blocking(|| drop(writes));
+        }
+        servers.join_all().await;
+    }
+
+    /// Takes the waiting writes. Those that are added later need another task.
+    fn take_waiting(&self) -> BTreeMap<Box<str>, ServerWrites> {
+        std::mem::take(&mut *self.waiting.lock().ignore_poison()).by_server
+    }
+}
+
+/// A task that makes the writes. If it is dropped before it begins, because its runtime ends, they are made by the drop.
+struct WriteTask {
+    queue: Arc<WriteQueue>,
+    /// True once it makes the writes that waited.
+    has_begun: bool,
+}
 
 impl WriteTask {
-    /// Makes all writes, servers in parallel, until there are none.
-    async fn write_all(self) {
-        loop {
-            let mut writing: JoinSet<()> = JoinSet::new();
-            let writes = std::mem::take(&mut self.0.lock().ignore_poison().by_server);
-            for writes in writes.into_values() {
-                writing.spawn_blocking(|| drop(writes));
-            }
-            writing.join_all().await;
-            let mut queue = self.0.lock().ignore_poison();
-            if queue.by_server.is_empty() {
-                queue.has_task = false;
-                return;
-            }
-        }
+    fn begin(&mut self) {
+        self.has_begun = true;
     }
 }
 
 impl Drop for WriteTask {
     fn drop(&mut self) {
-        let mut queue = self.0.lock().ignore_poison();
-        queue.has_task = false;
-        let writes = std::mem::take(&mut queue.by_server);
-        drop(queue);
-        drop(writes);
+        if !self.has_begun {
+            drop(self.queue.take_waiting());
+        }
     }
 }
 
@@ -183,6 +203,22 @@ mod tests {
         tasks.close();
         tasks.wait().await;
         assert_eq!(numbers(&made), [1, 2]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn flush_makes_writes_before_their_time() {
+        let writes = DeferredWrites::default();
+        let tasks = TaskTracker::new();
+        let stop = CancellationToken::new();
+        let start = Instant::now();
+        let made = add_numbered(&writes, &tasks, &stop);
+        writes.flush().await;
+        assert_eq!(numbers(&made), [0, 1, 2]);
+        let later = add_numbered(&writes, &tasks, &stop);
+        tasks.close();
+        tasks.wait().await;
+        assert_eq!((numbers(&made), numbers(&later)), (vec![0, 1, 2], vec![0, 1, 2]));
+        assert_eq!(start.elapsed(), DELAY);
     }
 
     #[test]

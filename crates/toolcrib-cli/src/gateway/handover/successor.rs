@@ -55,6 +55,7 @@ impl Gateway {
         self.offer_listeners(&channel).await?;
         receive_within(&mut channel, "take").await?;
         self.pause_accepting();
+        self.crib.flush_files().await;
         let usage_file = self.crib.hold_usage_file().await.unwrap_or_else(|error| {
             tracing::warn!("cannot save quota usage for the new gateway: {error}");
             None

@@ -256,9 +256,10 @@ impl Actor {
         self.services.cache.invalidate(&self.spec.id, Some(&self.owner.key), Invalidation::All);
         let failed_kinds = fetched.failed_kinds();
         let has_new_era = self.record_eras(connection.era(), refused_era);
+        let is_first = self.listing_store.get().is_none();
         let unsaved = self.update_listing(&connection, &fetched, false).unsaved;
         let unsaved = unsaved.or_else(|| self.listing_store.get().filter(|_| has_new_era));
-        unsaved.into_iter().for_each(|known| self.save_listing(known));
+        unsaved.into_iter().for_each(|known| self.save_listing(known, is_first));
         // The spec may have changed since the start began.
         connection.apply_settings(&self.spec);
         let now = Instant::now();
@@ -376,14 +377,19 @@ impl Actor {
         self.owner.capabilities.as_ref().is_some_and(ClientCapabilities::has_extensions)
     }
 
-    pub(super) fn save_listing(&self, known: KnownListing) {
+    /// Saves a listing of the server; the first one a moment later, because other servers may be starting.
+    pub(super) fn save_listing(&self, known: KnownListing, is_first: bool) {
         let store = self.listing_store.clone();
         let server = self.spec.id.clone();
-        self.services.write_later(&self.spec.id, move || {
+        let save = move || {
             if let Err(error) = store.save(&known) {
                 warn!(%server, %error, "cannot save its listing");
             }
-        });
+        };
+        match is_first {
+            true => self.services.write_later(&self.spec.id, save),
+            false => self.services.write_now(&self.spec.id, save),
+        }
     }
 
     /// Notifies the clients of this instance of a change that concerns only them.
