@@ -93,7 +93,10 @@ impl Journal {
     /// Creates the entry of a tree before its first process starts.
     pub(super) fn create_entry(&self, tree: &str) -> JournalEntry {
         let file = self.folder.join(tree);
-        let record = JournalRecord { boot: self.boot.clone(), owner: self.owner, ..JournalRecord::default() };
+        // They are missing if there were too many open files when the journal was created.
+        let boot = if self.boot.is_empty() { read_boot_id() } else { self.boot.clone() };
+        let owner = self.owner.or_else(own_identity);
+        let record = JournalRecord { boot, owner, ..JournalRecord::default() };
         // Another gateway may be reading, so a complete file is renamed into place. The draft's name has our pid.
         let draft = JournalEntry { file: self.folder.join(format!(".{}.{tree}", std::process::id())) };
         draft.append(&record.to_text());
@@ -332,6 +335,17 @@ mod tests {
         let journal = Journal::new(state.path().join("trees"));
         fs::remove_dir_all(&journal.folder).unwrap();
         let entry = journal.create_entry("tree");
+        let record = JournalRecord::parse(&fs::read_to_string(&entry.file).unwrap());
+        assert!(record.owner.is_some_and(ProcessIdentity::is_alive));
+    }
+
+    #[test]
+    fn entry_has_an_owner_also_if_it_could_not_be_read_before() {
+        let state = tempfile::tempdir().unwrap();
+        let folder = state.path().join("trees");
+        let journal = Journal { owner: None, boot: String::new(), folder: folder.clone() };
+        let entry = journal.create_entry("tree");
+        Journal::new(folder).kill_orphans();
         let record = JournalRecord::parse(&fs::read_to_string(&entry.file).unwrap());
         assert!(record.owner.is_some_and(ProcessIdentity::is_alive));
     }

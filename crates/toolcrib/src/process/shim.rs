@@ -141,6 +141,7 @@ impl Shim {
             server,
             shutdown: None,
             next_check: now() + GROWTH_CHECK,
+            // The first check reads the tree.
             checks_since_count: CHECKS_PER_COUNT,
             system_processes: rustix::system::sysinfo().procs,
             reported: BTreeSet::new(),
