@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
-use toolcrib::{Call, Crib, CribBuilder, ErrorKind, FailureClass, Lifecycle, Selector, ServerState, Sharing};
+use toolcrib::{
+    Call, Crib, CribBuilder, ErrorKind, FailureClass, Lifecycle, Pinning, Selector, ServerState, Sharing,
+};
 
 use crate::fake::{FakeServer, FakeStart};
 use crate::support::{LISTING_WAIT, SECOND, crib, id, names, roster, settle, spec, status};
@@ -186,6 +188,27 @@ async fn list_has_a_server_that_was_listed_just_before_its_deadline() {
     let late = FakeServer::with_tools(&["t"]).default_start(late);
     let crib = crib(&[("hung", &hung), ("late", &late)]);
     assert_eq!(names(&crib.list().await), ["late__t"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn first_seen_definitions_are_written_before_they_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let crib = |name: &str| {
+        let server = spec(name, &FakeServer::with_tools(&["t"])).pin(Pinning::Strict);
+        Crib::builder().server(server).pins_dir(folder.path()).build().unwrap()
+    };
+    let is_written = |name: &str| folder.path().join(format!("{name}.json")).exists();
+    let [approving, replaced, stopping] = ["approving", "replaced", "stopping"].map(crib);
+    for crib in [&approving, &replaced, &stopping] {
+        crib.list().await;
+    }
+    assert!(!["approving", "replaced", "stopping"].into_iter().any(is_written), "they are written later");
+    approving.unapproved(&id("approving")).await.unwrap();
+    assert!(is_written("approving"), "an approval adds to them");
+    replaced.flush_files().await;
+    assert!(is_written("replaced"), "another process reads them");
+    stopping.shutdown(SECOND).await;
+    assert!(is_written("stopping"), "the next crib reads them");
 }
 
 #[tokio::test(start_paused = true)]
