@@ -1,4 +1,4 @@
-//! All unsafe code of the crate: what a child does between fork and exec, the fork, the signal mask and the code pages of a shim,
+//! All unsafe code for processes on Unix: what a child does between fork and exec, the fork, the signal mask and the code pages of a shim,
 //! and functions of the C library for the environment and for memory.
 
 #![expect(

@@ -502,9 +502,27 @@ fn find_special(text: &[u8]) -> usize {
 const BLOCK: usize = 128;
 
 /// Skips blocks of text that contain no quotes and only the escapes of line breaks, tabs and quotes, so that these cost no search of
-/// their own. A text of lines takes 1.5 instructions per byte instead of 2.0, and JSON within a string 1.5 instead of 12.5. The loop
-/// over a block has no branches, so the compiler vectorizes it.
-fn skip_blocks(mut text: &[u8]) -> &[u8] {
+/// their own, which would be several times as many instructions for JSON within a string.
+fn skip_blocks(text: &[u8]) -> &[u8] {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        #[expect(unsafe_code, reason = "the check makes the call sound, which the compiler cannot know")]
+        // SAFETY: the processor has the instructions that the function needs.
+        return unsafe { skip_blocks_with_avx2(text) };
+    }
+    skip_blocks_inline(text)
+}
+
+/// The same code, compiled for vectors of 32 bytes instead of 16: half the time, and 8 % less CPU for a call with a result of 1 MB.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn skip_blocks_with_avx2(text: &[u8]) -> &[u8] {
+    skip_blocks_inline(text)
+}
+
+/// The loop over a block has no branches, so the compiler vectorizes it.
+#[inline(always)]
+fn skip_blocks_inline(mut text: &[u8]) -> &[u8] {
     while let [first, after_first @ ..] = text
         && let (Some(block), Some(following)) =
             (text.first_chunk::<BLOCK>(), after_first.first_chunk::<BLOCK>())
