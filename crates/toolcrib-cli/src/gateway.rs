@@ -121,6 +121,7 @@ impl Gateway {
     ) -> Result<Self, CommandError> {
         let secrets = SecretLocator::new(paths, &running.config.secrets);
         let settings = load_settings(running.config, &secrets).await?;
+        let signing_key = settings.store.signing_key(paths);
         let mut listeners = GatewayListeners::open(paths, mode, &settings, predecessor).await?;
         let tasks = TaskTracker::new();
         let threads = ConnectionThreads::start(thread_count()?)?;
@@ -128,7 +129,9 @@ impl Gateway {
         let observers = CallObservers::open(paths, &settings)?;
         let is_exposed = listeners.is_exposed();
         let builder = builder(paths, settings.settings, &secrets);
-        let opened = settings.store.open(builder, paths, listeners.reachable_url())?;
+        let signing_key = signing_key.await.map_err(|error| CommandError::unexpected(&error))?;
+        let builder = signing_key.into_iter().fold(builder, CribBuilder::signing_key);
+        let opened = settings.store.open(builder, listeners.reachable_url())?;
         let builder = opened.builder.listing_wait(settings.limits.listing_wait);
         let builder = builder.login_starter(LoopbackLogins { is_exposed });
         let crib = build_crib(observers.attach(builder).log(logs.sink()))?;

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use tokio::task::{JoinHandle, spawn_blocking};
 use toolcrib::CribBuilder;
 use toolcrib::config::{Config, Position, Problem, ProblemScope, StoreSpec};
 use toolcrib::spec::template::{TemplateText, UnresolvedReference};
-use toolcrib::store::{Replica, SigningKey};
+use toolcrib::store::{Replica, SigningKey, SigningKeyError};
 use toolcrib_valkey::{StoreState, StoreStatus, StoreUrl, ValkeyOptions, ValkeyStore};
 use zeroize::Zeroizing;
 
@@ -66,15 +67,28 @@ impl StoreSettings {
         Ok(Self { server, key, address })
     }
 
-    /// Adds the store and the signing key to a crib. The store connects in the background. Other gateways forward requests to the
-    /// configured address, or to the one that the gateway listens on.
+    /// Returns the configured signing key, or that of the state folder, which a thread for blocking work reads or creates: a new one is
+    /// synced to disk. Without a key the gateway works, but does not recognize states from before a restart.
+    pub(super) fn signing_key(&self, paths: &Paths) -> JoinHandle<Option<SigningKey>> {
+        let configured = self.key.clone();
+        let file = paths.signing_key_file();
+        spawn_blocking(move || {
+            let key = configured.map_or_else(|| SigningKey::open_or_create(&file), Ok);
+            let warn = |error: &SigningKeyError| {
+                tracing::warn!("calls that wait for input will not be recognized after a restart: {error}");
+            };
+            key.inspect_err(warn).ok()
+        })
+    }
+
+    /// Adds the store to a crib. It connects in the background. Other gateways forward requests to the configured address, or to the
+    /// one that the gateway listens on.
     ///
     /// # Errors
     /// If TLS cannot be used.
     pub(super) fn open(
         self,
         builder: CribBuilder,
-        paths: &Paths,
         listen_address: Option<String>,
     ) -> Result<OpenedStore, CommandError> {
         let address = self.address.or(listen_address).filter(|_| self.server.is_some());
@@ -85,7 +99,6 @@ impl StoreSettings {
                 "requests for sessions are not forwarded between gateways; set `store.key` and `store.address`"
             );
         }
-        let builder = with_signing_key(builder, self.key, paths);
         let builder = replica.into_iter().fold(builder, CribBuilder::replica);
         let Some(StoreServers { url, options }) = self.server else {
             return Ok(OpenedStore { builder, store: None });
@@ -100,19 +113,6 @@ impl StoreSettings {
 pub(super) struct OpenedStore {
     pub(super) builder: CribBuilder,
     pub(super) store: Option<Arc<ValkeyStore>>,
-}
-
-/// Adds the configured signing key, or that of the state folder. Without it the gateway works, but does not recognize states
-/// from before a restart.
-fn with_signing_key(builder: CribBuilder, key: Option<SigningKey>, paths: &Paths) -> CribBuilder {
-    let key = key.map_or_else(|| SigningKey::open_or_create(&paths.signing_key_file()), Ok);
-    match key {
-        Ok(key) => builder.signing_key(key),
-        Err(error) => {
-            tracing::warn!("calls that wait for input will not be recognized after a restart: {error}");
-            builder
-        }
-    }
 }
 
 /// Returns a note if requests for sessions are forwarded to this gateway only with the right listener.

@@ -86,11 +86,10 @@ pub(super) fn start_and_watch() -> io::Result<()> {
     let (request, files) = control::receive_request(&control)?;
     // Before the server runs, because it may kill this process immediately.
     (&control).write_all(&ShimReport::Starting.to_bytes())?;
-    let started = request.to_command(files).and_then(|mut command| command.spawn());
-    drop(request);
+    let started = request.spawn(&files);
+    drop((request, files));
     match started {
         Ok(server) => {
-            let server = i32::try_from(server.id()).map_err(io::Error::other)?;
             let mut shim = Shim::new(control, sigchld, server);
             shim.report(ShimReport::Started(server));
             shim.watch();

@@ -1,5 +1,7 @@
 //! Pipes, process groups and errors of Unix systems.
 
+#[cfg(target_os = "linux")]
+use std::ffi::CString;
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -99,13 +101,35 @@ impl ProcessGroup {
 impl SpawnRequest {
     /// Returns the command, which starts in its own session.
     pub(super) fn to_std_command(&self) -> io::Result<Command> {
-        let args = [&self.program].into_iter().chain(&self.args).cloned().collect();
-        let paths = self.candidate_paths().into_iter().map(PathBuf::into_os_string).collect();
-        let image = ExecImage::new(paths, args, self.env.clone())?;
+        let image = self.to_exec_image()?;
         let mut command = Command::new(&self.program);
         let pre_exec = PreExec::new();
         raw::exec_after(&mut command, image, move || pre_exec.run());
         Ok(command)
+    }
+
+    /// Starts the command in its own session, with these files as stdin, stdout and stderr, and returns its pid. This process must
+    /// have one thread.
+    #[cfg(target_os = "linux")]
+    pub(super) fn spawn(&self, [stdin, stdout, stderr]: &[ChildEnd; 3]) -> io::Result<i32> {
+        let image = self.to_exec_image()?;
+        let cwd = self.cwd.as_ref().map(|cwd| CString::new(cwd.as_os_str().as_bytes())).transpose()?;
+        let pre_exec = PreExec::new();
+        raw::spawn_sharing_memory(&image, || {
+            rustix::stdio::dup2_stdin(stdin)?;
+            rustix::stdio::dup2_stdout(stdout)?;
+            rustix::stdio::dup2_stderr(stderr)?;
+            if let Some(cwd) = &cwd {
+                rustix::process::chdir(cwd.as_c_str())?;
+            }
+            pre_exec.run()
+        })
+    }
+
+    fn to_exec_image(&self) -> io::Result<ExecImage> {
+        let args = [&self.program].into_iter().chain(&self.args).cloned().collect();
+        let paths = self.candidate_paths().into_iter().map(PathBuf::into_os_string).collect();
+        ExecImage::new(paths, args, self.env.clone())
     }
 
     /// Returns the paths where the program may be, according to the `PATH` of its own environment.

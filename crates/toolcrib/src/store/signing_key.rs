@@ -9,6 +9,8 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
+use crate::util::files::create_private_folder;
+
 /// The number of bytes of a generated key, and the least number of any key.
 const KEY_BYTES: usize = 32;
 
@@ -123,7 +125,7 @@ fn read(path: &Path) -> Result<Option<SigningKey>, SigningKeyError> {
 /// Creates the file with its content in one step, or leaves an existing file unchanged.
 fn create(path: &Path, key: &SigningKey) -> io::Result<()> {
     if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)?;
+        create_private_folder(folder)?;
     }
     let mut suffix = [0; 8];
     getrandom::fill(&mut suffix).map_err(io::Error::other)?;
