@@ -150,6 +150,10 @@ impl PendingRequest {
     }
 }
 
+/// If this many requests were in flight together, the next one is queued although it is alone: others follow it, and one write for
+/// all of them saves 2 % of the CPU of 16 callers.
+const MANY_CALLERS: usize = 4;
+
 /// The requests in flight on one connection. Ids are never reused, so a late response matches nothing.
 #[derive(Debug, Default)]
 pub(super) struct PendingRequests {
@@ -158,6 +162,8 @@ pub(super) struct PendingRequests {
     /// Clients with a cancelled request that their server may still be working on.
     recently_cancelled: Vec<CancelledClient>,
     last_id: u64,
+    /// The most requests that were in flight at the same time since one was alone.
+    most_in_flight: usize,
     last_question_id: u64,
     closed: bool,
     /// True if log messages may arrive later than the response to their call.
@@ -326,9 +332,15 @@ impl PendingRequests {
         receivers.find(|receiver| Some(receiver.client.key) == client)?.updates.clone()
     }
 
-    /// Returns whether one request is in flight, including the gateway's own.
-    pub(super) fn is_only_request(&self) -> bool {
-        self.requests.len() == 1
+    /// Returns whether the request that was just added is the only one in flight, including the gateway's own, and others are not
+    /// expected to follow it: callers that get their responses together call again together.
+    pub(super) fn is_only_caller(&mut self) -> bool {
+        let in_flight = self.requests.len();
+        if in_flight > 1 {
+            self.most_in_flight = self.most_in_flight.max(in_flight);
+            return false;
+        }
+        std::mem::take(&mut self.most_in_flight) < MANY_CALLERS
     }
 
     pub(super) fn is_pending(&self, id: u64) -> bool {

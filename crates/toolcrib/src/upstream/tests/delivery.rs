@@ -109,6 +109,35 @@ async fn only_request_in_flight_is_written_past_the_queue() {
     assert_eq!(delivery(fourth).await, Delivery::NotSent, "the pipe is broken");
 }
 
+#[tokio::test]
+async fn first_request_after_many_at_the_same_time_is_queued() {
+    let (mux, mut script) = open();
+    let (sender, mut receiver) = pipe::pipe().unwrap();
+    sender.writable().await.unwrap();
+    let input = InputPipe::new(sender);
+    script.link.set_direct_input(Some(input.direct()));
+    let replies: Vec<_> = (1..=4).map(|_| send_call(&mux)).collect();
+    let mut line = vec![0; 256];
+    receiver.read(&mut line).await.unwrap();
+    for (id, reply) in (1..).zip(replies) {
+        script.receive(format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#));
+        assert!(reply.await.is_ok());
+    }
+    let fifth = send_call(&mux);
+    let mut queued = Vec::new();
+    while queued.len() < 4 {
+        queued.push(script.next_message().await);
+    }
+    assert_eq!(queued.last().unwrap().id, Some(5), "others may follow it");
+    script.link.report_written(&queued, queued.iter().map(|message| message.line.len()).sum());
+    script.receive(r#"{"jsonrpc":"2.0","id":5,"result":{}}"#.to_owned());
+    assert!(fifth.await.is_ok());
+
+    let _sixth = send_call(&mux);
+    let length = receiver.read(&mut line).await.unwrap();
+    assert!(line[..length].starts_with(br#"{"jsonrpc":"2.0","id":6,"#), "no other followed");
+}
+
 #[tokio::test(start_paused = true)]
 async fn message_without_its_line_end_may_be_sent() {
     let (mux, mut script) = open();
