@@ -213,12 +213,14 @@ impl ClientMessage {
         let mut scan = || {
             let mut scanner = scanner_of_object(source, MAX_DEPTH)?;
             scanner.scan_members(|scanner, name| {
-                let key = decode_name(source, name)?;
-                let value = match *key == *b"params" && scanner.is_at(b'{') {
+                // Its error counts after one of the value, which says that the message is not JSON.
+                let key = decode_name(source, name);
+                let is_params = key.as_ref().is_ok_and(|key| **key == *b"params");
+                let value = match is_params && scanner.is_at(b'{') {
                     true => scan_params(scanner, source, params.insert(Ok(Object::for_params())))?,
                     false => scanner.scan_value()?,
                 };
-                envelope.set_known(&key, &source[value])
+                envelope.set_known(&key?, &source[value])
             })?;
             Ok(scanner.expect_end()?)
         };

@@ -88,6 +88,8 @@ fn params_are_the_same_in_one_pass() {
         check_one_pass(&format!(r#"{{"jsonrpc":"2.0","id":1,"params":{params},"method":"m"}}"#));
         check_one_pass(&format!(r#"{{"jsonrpc":"2.0","method":"m","p\u0061rams":{params}}}"#));
     }
+    // A name that cannot be decoded, alone and before a value that is not JSON.
+    [r#"{"\ud800":1}"#, r#"{"\ud800":"#, r#"{"\ud800":tru}"#].into_iter().for_each(check_one_pass);
 }
 
 #[test]
