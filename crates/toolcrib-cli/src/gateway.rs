@@ -36,6 +36,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolcrib::config::{Config, ListenSpec};
+use toolcrib::store::SigningKey;
 use toolcrib::util::locks::IgnorePoison as _;
 use toolcrib::util::tasks::SpawnBoxed as _;
 use toolcrib::{CallEnd, Caller, Catalog, ClientCapabilities, Crib, CribBuilder, ErrorKind, Settings};
@@ -121,17 +122,14 @@ impl Gateway {
     ) -> Result<Self, CommandError> {
         let secrets = SecretLocator::new(paths, &running.config.secrets);
         let settings = load_settings(running.config, &secrets).await?;
-        let signing_key = settings.store.signing_key(paths);
-        let mut listeners = GatewayListeners::open(paths, mode, &settings, predecessor).await?;
+        let (mut listeners, signing_key) = open_listeners(paths, mode, &settings, predecessor).await?;
         let tasks = TaskTracker::new();
         let threads = ConnectionThreads::start(thread_count()?)?;
         let logs = LogFiles::new(paths.log_dir(), &tasks);
         let observers = CallObservers::open(paths, &settings)?;
         let is_exposed = listeners.is_exposed();
         let builder = builder(paths, settings.settings, &secrets);
-        let signing_key = signing_key.await.map_err(|error| CommandError::unexpected(&error))?;
-        let builder = signing_key.into_iter().fold(builder, CribBuilder::signing_key);
-        let opened = settings.store.open(builder, listeners.reachable_url())?;
+        let opened = settings.store.open(builder, signing_key, listeners.reachable_url())?;
         let builder = opened.builder.listing_wait(settings.limits.listing_wait);
         let builder = builder.login_starter(LoopbackLogins { is_exposed });
         let crib = build_crib(observers.attach(builder).log(logs.sink()))?;
@@ -308,6 +306,19 @@ impl Gateway {
             tracing::warn!("some clients did not read their responses in time");
         }
     }
+}
+
+/// Opens the listeners, and meanwhile reads or creates the signing key, which is synced to disk.
+async fn open_listeners(
+    paths: &Paths,
+    mode: GatewayMode<'_>,
+    settings: &GatewaySettings,
+    predecessor: Option<&mut Predecessor>,
+) -> Result<(GatewayListeners, Option<SigningKey>), CommandError> {
+    let signing_key = settings.store.load_signing_key(paths);
+    let listeners = GatewayListeners::open(paths, mode, settings, predecessor);
+    let (signing_key, listeners) = tokio::join!(signing_key, listeners);
+    Ok((listeners?, signing_key?))
 }
 
 /// Sets by which names and through which proxies clients reach the gateway.

@@ -102,9 +102,6 @@ pub(super) fn run() -> io::Result<()> {
     raw::block_signals();
     raw::discard_children();
     let _ = std::fs::write("/proc/self/comm", "toolcrib-fork");
-    // A virtual machine takes 0.05 ms to tell what its processor can do. Shims inherit the answer.
-    #[cfg(target_arch = "x86_64")]
-    let _ = std::arch::is_x86_feature_detected!("avx2");
     let requests = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     loop {
         if !has_request(&requests) {

@@ -8,10 +8,15 @@
 
 use std::ffi::{CStr, CString, OsString, c_char};
 use std::io;
+#[cfg(target_os = "linux")]
+use std::io::{Read as _, Write as _};
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
+
+#[cfg(target_os = "linux")]
+use rustix::process::{Pid, WaitOptions};
 
 /// Makes the child run `before_exec` and then execute `image`. `before_exec` may only make system calls, because
 /// another thread may have held any lock during the fork.
@@ -33,61 +38,70 @@ pub(super) fn exec_after(
 #[cfg(target_os = "linux")]
 const CHILD_STACK: usize = 64 << 10;
 
-/// What a child that shares the memory of its parent does, and why it failed.
+/// What a child that shares the memory of its parent does.
 #[cfg(target_os = "linux")]
 struct ChildStart<'a, F> {
     image: &'a ExecImage,
     before_exec: F,
-    error: Option<io::Error>,
+    /// Gets the error number if the start fails; closed by the execution of the program.
+    errors: io::PipeWriter,
 }
 
 #[cfg(target_os = "linux")]
 impl<F: FnMut() -> io::Result<()>> ChildStart<'_, F> {
     extern "C" fn run(start: *mut libc::c_void) -> libc::c_int {
-        // SAFETY: `spawn_sharing_memory` passes this value and does not use it before this process has ended or executed its program.
+        // SAFETY: `spawn_sharing_memory` passes this value, and does not run until this process has executed its program or exited.
         let start = unsafe { &mut *start.cast::<Self>() };
-        start.error = Some(match (start.before_exec)() {
+        let error = match (start.before_exec)() {
             Ok(()) => {
                 reset_signals();
                 start.image.exec()
             }
             Err(error) => error,
-        });
+        };
+        let number = error.raw_os_error().unwrap_or(libc::EINVAL);
+        // Fails only if the parent has died.
+        let _ = start.errors.write_all(&number.to_ne_bytes());
         // SAFETY: ends only this process, without what the parent does at its end.
         unsafe { libc::_exit(127) }
     }
 }
 
 /// Starts a child that runs `before_exec` and then executes `image`, and returns its pid. The child shares the memory of this
-/// process, which waits until it is executed and must have one thread. A fork would copy page tables and then the pages that either
-/// process writes: 0.25 ms of CPU. `before_exec` may only make system calls.
+/// process: a fork would copy page tables and then the pages that either of the two writes, which takes 0.25 ms of CPU. This process
+/// must have one thread, and waits until the child has executed its program or exited. `before_exec` may only make system calls.
 #[cfg(target_os = "linux")]
 pub(super) fn spawn_sharing_memory<F: FnMut() -> io::Result<()>>(
     image: &ExecImage,
     before_exec: F,
 ) -> io::Result<i32> {
+    // Emulators of other processors fork instead, so an error cannot be returned through memory.
+    let (mut errors, errors_writer) = io::pipe()?;
     let mut stack = Vec::<u128>::with_capacity(CHILD_STACK / size_of::<u128>());
     let stack_end = stack.spare_capacity_mut().as_mut_ptr_range().end;
-    let mut start = ChildStart { image, before_exec, error: None };
+    let mut start = ChildStart { image, before_exec, errors: errors_writer };
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-    // SAFETY: this process waits until the child has left its stack, the value and this memory alone; there is no other thread.
+    // SAFETY: this process does not run until the child no longer uses its stack, `start` or any other memory of this process.
     let child =
         unsafe { libc::clone(ChildStart::<F>::run, stack_end.cast(), flags, (&raw mut start).cast()) };
     if child == -1 {
         return Err(io::Error::last_os_error());
     }
-    match start.error {
-        None => Ok(child),
-        Some(error) => {
-            // SAFETY: waits for a child that nobody else knows. It has exited.
-            unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
-            Err(error)
+    drop(start);
+    let mut number = [0; size_of::<i32>()];
+    match errors.read_exact(&mut number) {
+        Ok(()) => {
+            // Fails only if the child was waited for elsewhere.
+            let _ = rustix::process::waitpid(Pid::from_raw(child), WaitOptions::empty());
+            Err(io::Error::from_raw_os_error(i32::from_ne_bytes(number)))
         }
+        // Nothing was written.
+        Err(_) => Ok(child),
     }
 }
 
-/// Clears the signal mask, which a shim has set for itself, and makes writes to a closed pipe end a process again, which programs
-/// in Rust ignore.
+/// Clears the signal mask, which a shim has set for itself, and restores the default action of SIGPIPE, which the Rust runtime
+/// ignores.
 fn reset_signals() {
     let mut signals = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: the set is initialised before it is used, and no handler is installed.

@@ -213,7 +213,7 @@ impl ClientMessage {
         let mut scan = || {
             let mut scanner = scanner_of_object(source, MAX_DEPTH)?;
             scanner.scan_members(|scanner, name| {
-                // Its error counts after one of the value, which says that the message is not JSON.
+                // Its error is reported only if the value is JSON.
                 let key = decode_name(source, name);
                 let is_params = key.as_ref().is_ok_and(|key| **key == *b"params");
                 let value = match is_params && scanner.is_at(b'{') {

@@ -81,7 +81,7 @@ impl SigningKey {
     }
 
     /// Reads the key from a file. Creates the file with a random key if there is none; of several processes that do so at
-    /// the same time, all get the same key. Only the owner can read the file. Blocks.
+    /// the same time, all get the same key. Only the owner can read the file. Missing folders are created for the owner only. Blocks.
     ///
     /// # Errors
     /// Fails if the file cannot be read or created, is too short, or can be read by other users.
@@ -179,7 +179,7 @@ mod tests {
         let first = SigningKey::open_or_create(&path).unwrap();
         let second = SigningKey::open_or_create(&path).unwrap();
         assert_eq!((first.as_bytes().len(), first.as_bytes()), (KEY_BYTES, second.as_bytes()));
-        assert!(is_private(&path).unwrap());
+        assert!(is_private(&path).unwrap() && is_private(path.parent().unwrap()).unwrap());
         let files = fs::read_dir(path.parent().unwrap()).unwrap().count();
         assert_eq!(files, 1, "no temporary file is left");
     }

@@ -208,7 +208,7 @@ impl Mux {
         let mut pending = self.inner.pending();
         let id = pending.insert(PendingRequest::new(reply_sender, receiver));
         let ping = self.inner.add_ping_after_cancellation(&mut pending);
-        let is_only_caller = pending.is_only_caller();
+        let is_alone = pending.check_alone();
         drop(pending);
         let id = id.ok_or_else(|| self.exit_error(Delivery::NotSent))?;
         self.inner.send_ping(ping);
@@ -221,7 +221,7 @@ impl Mux {
             self.inner.pending().remove(id); // never sent, so there is nothing to cancel
             return Err(error);
         }
-        match is_only_caller {
+        match is_alone {
             true => self.inner.send_directly(id, line),
             false => self.inner.send(Some(id), line),
         }

@@ -14,6 +14,10 @@ use crate::model::failure_class::Delivery;
 use crate::protocol::era::capabilities::Client;
 use crate::protocol::jsonrpc::{RequestId, ResponsePayload};
 
+/// If this many requests were in flight together, the next one is queued although it is alone: others follow it, and one write for
+/// all of them saves 2 % of the CPU of 16 concurrent calls.
+const MANY_REQUESTS: usize = 4;
+
 /// Open questions that one call may have.
 const MAX_QUESTIONS_PER_CALL: usize = 64;
 
@@ -149,10 +153,6 @@ impl PendingRequest {
         self.finish(lost);
     }
 }
-
-/// If this many requests were in flight together, the next one is queued although it is alone: others follow it, and one write for
-/// all of them saves 2 % of the CPU of 16 callers.
-const MANY_CALLERS: usize = 4;
 
 /// The requests in flight on one connection. Ids are never reused, so a late response matches nothing.
 #[derive(Debug, Default)]
@@ -333,14 +333,14 @@ impl PendingRequests {
     }
 
     /// Returns whether the request that was just added is the only one in flight, including the gateway's own, and others are not
-    /// expected to follow it: callers that get their responses together call again together.
-    pub(super) fn is_only_caller(&mut self) -> bool {
+    /// expected to follow it: clients that get their responses together call again together. Call it once for each request.
+    pub(super) fn check_alone(&mut self) -> bool {
         let in_flight = self.requests.len();
         if in_flight > 1 {
             self.most_in_flight = self.most_in_flight.max(in_flight);
             return false;
         }
-        std::mem::take(&mut self.most_in_flight) < MANY_CALLERS
+        std::mem::take(&mut self.most_in_flight) < MANY_REQUESTS
     }
 
     pub(super) fn is_pending(&self, id: u64) -> bool {
