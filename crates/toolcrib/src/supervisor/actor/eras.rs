@@ -55,7 +55,7 @@ impl Actor {
         if self.record_eras(era, Some(refused))
             && let Some(known) = self.listing_store.get()
         {
-            self.save_listing(known, false);
+            self.save_listing(known);
         }
         info!(server = %self.spec.id, era = era.as_str(), "speaks only one era");
         self.refuse_waiters(error);

@@ -35,7 +35,7 @@ impl Actor {
             Ok(fetched) => {
                 let failed = fetched.failed_kinds();
                 let UpdatedListing { changed, unsaved } = self.update_listing(connection, &fetched, true);
-                unsaved.into_iter().for_each(|known| self.save_listing(known, false));
+                unsaved.into_iter().for_each(|known| self.save_listing(known));
                 // What changed is announced with the new catalog, and what failed when it has been read.
                 self.pass_on_announcement(
                     connection,

@@ -256,10 +256,13 @@ impl Actor {
         self.services.cache.invalidate(&self.spec.id, Some(&self.owner.key), Invalidation::All);
         let failed_kinds = fetched.failed_kinds();
         let has_new_era = self.record_eras(connection.era(), refused_era);
-        let is_first = self.listing_store.get().is_none();
+        let save = match self.listing_store.get() {
+            None => Self::save_first_listing,
+            Some(_) => Self::save_listing,
+        };
         let unsaved = self.update_listing(&connection, &fetched, false).unsaved;
         let unsaved = unsaved.or_else(|| self.listing_store.get().filter(|_| has_new_era));
-        unsaved.into_iter().for_each(|known| self.save_listing(known, is_first));
+        unsaved.into_iter().for_each(|known| save(self, known));
         // The spec may have changed since the start began.
         connection.apply_settings(&self.spec);
         let now = Instant::now();
@@ -377,18 +380,23 @@ impl Actor {
         self.owner.capabilities.as_ref().is_some_and(ClientCapabilities::has_extensions)
     }
 
-    /// Saves a listing of the server; the first one a moment later, because other servers may be starting.
-    pub(super) fn save_listing(&self, known: KnownListing, is_first: bool) {
+    /// Saves a listing of the server.
+    pub(super) fn save_listing(&self, known: KnownListing) {
+        self.services.write_now(&self.spec.id, self.listing_write(known));
+    }
+
+    /// Saves the first listing of the server a moment later, because other servers may be starting.
+    fn save_first_listing(&self, known: KnownListing) {
+        self.services.write_later(&self.spec.id, self.listing_write(known));
+    }
+
+    fn listing_write(&self, known: KnownListing) -> impl FnOnce() + Send + use<> {
         let store = self.listing_store.clone();
         let server = self.spec.id.clone();
-        let save = move || {
+        move || {
             if let Err(error) = store.save(&known) {
                 warn!(%server, %error, "cannot save its listing");
             }
-        };
-        match is_first {
-            true => self.services.write_later(&self.spec.id, save),
-            false => self.services.write_now(&self.spec.id, save),
         }
     }
 
