@@ -384,7 +384,7 @@ impl McpService {
         let own_result = page.own_result.as_ref().and_then(|own_result| {
             client::own_list_result(own_result, member, page.items.clone(), next_cursor, caching)
         });
-        own_result.unwrap_or_else(|| {
+        own_result.or_else(|| page.session_result()).unwrap_or_else(|| {
             let info = server.and_then(|server| catalog.server_info(server));
             let info = info.map_or(Bytes::from_static(IMPLEMENTATION.as_bytes()), shorten_server_info);
             client::list_result(member, &page.items, next_cursor, context.client.era, caching, &info)

@@ -79,7 +79,7 @@ impl ServerOffer {
     }
 
     fn render(&self, kind: ListKind) -> RenderedList {
-        RenderedList::from_definitions(self.items(kind).iter().map(|listed| listed.definition.clone()))
+        RenderedList::from_definitions(kind, self.items(kind).iter().map(|listed| listed.definition.clone()))
     }
 }
 
@@ -174,6 +174,17 @@ impl Catalog {
         era: Era,
         cursor: Option<&str>,
     ) -> Result<Page, Error> {
+        let page = self.find_page(kind, server, era, cursor)?;
+        Ok(Page { session_result: page.session_result.filter(|_| era == Era::Session), ..page })
+    }
+
+    fn find_page(
+        &self,
+        kind: ListKind,
+        server: Option<&ServerId>,
+        era: Era,
+        cursor: Option<&str>,
+    ) -> Result<Page, Error> {
         let Some(server) = server else {
             let rendered = self.index(kind).rendered.for_era(kind, era, || self.render(kind));
             return PageRows::All(self.items(kind)).page(kind, rendered, cursor, PAGE_SIZE);
@@ -184,7 +195,7 @@ impl Catalog {
         match server_page(pages, offer.items(kind).len(), cursor) {
             ServerPage::Found { items, next_cursor, result } => {
                 let own_result = result.filter(|result| result.era == era).map(|result| result.json);
-                Ok(Page { items: rendered.slice(items), next_cursor, own_result })
+                Ok(Page { own_result, ..Page::new(rendered, items, next_cursor) })
             }
             ServerPage::UnknownCursor => Err(unknown_cursor_error()),
             ServerPage::UnknownPages => {
@@ -198,10 +209,10 @@ impl Catalog {
     /// changed.
     pub fn list_json(&self, kind: ListKind, server: Option<&ServerId>) -> Bytes {
         let Some(server) = server else {
-            return self.index(kind).rendered.full(|| self.render(kind)).json.clone();
+            return self.index(kind).rendered.full(|| self.render(kind)).json();
         };
         match self.servers.get(server) {
-            Some(offer) => offer.rendered[kind as usize].full(|| offer.render(kind)).json.clone(),
+            Some(offer) => offer.rendered[kind as usize].full(|| offer.render(kind)).json(),
             None => Bytes::from_static(b"[]"),
         }
     }
@@ -306,7 +317,8 @@ impl Catalog {
 
     fn render(&self, kind: ListKind) -> RenderedList {
         let write = |item: &CatalogItem, json: &mut Vec<u8>| self.write_public_definition(kind, item, json);
-        RenderedList::from_items(self.items(kind).iter(), write)
+        let size = self.items(kind).iter().map(CatalogItem::listed_bytes).sum();
+        RenderedList::from_items(kind, size, self.items(kind).iter(), write)
     }
 }
 

@@ -100,10 +100,7 @@ impl McpService {
 
     /// Adds the definition of `read_result` to the first page of a list.
     pub(super) fn add_read_result(page: &mut Page) {
-        let separator = if &*page.items == b"[]" { "" } else { "," };
-        let mut items = format!("[{READ_RESULT}{separator}").into_bytes();
-        items.extend_from_slice(&page.items[1..]);
-        page.items = items.into();
+        page.insert_first(READ_RESULT);
     }
 
     /// Returns what a request asks of a stored result; `None` for any other request.

@@ -128,10 +128,7 @@ impl McpService {
         if cursor.is_some() {
             return Ok(page);
         }
-        let separator = if &*page.items == b"[]" { "" } else { "," };
-        let mut items = format!("[{}{separator}", SEARCH_TOOLS.join(",")).into_bytes();
-        items.extend_from_slice(&page.items[1..]);
-        page.items = items.into();
+        page.insert_first(&SEARCH_TOOLS.join(","));
         Ok(page)
     }
 

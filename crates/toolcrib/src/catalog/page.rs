@@ -32,6 +32,31 @@ pub struct Page {
     pub next_cursor: Option<String>,
     /// The result in which the server sent the page, with an empty list, if it suits the era of the client.
     pub own_result: Option<Bytes>,
+    /// See [`Page::session_result`].
+    pub(super) session_result: Option<Bytes>,
+}
+
+impl Page {
+    /// Creates a page with these items of a list.
+    pub(super) fn new(rendered: &RenderedList, items: Range<usize>, next_cursor: Option<String>) -> Self {
+        let session_result = rendered.whole_result(&items).filter(|_| next_cursor.is_none());
+        Self { items: rendered.slice(items), next_cursor, own_result: None, session_result }
+    }
+
+    /// Returns the result of a list request of a session, if the page is for one and has all items of the list and no others. It is
+    /// rendered once for all clients.
+    #[doc(hidden)]
+    pub fn session_result(&self) -> Option<Bytes> {
+        self.session_result.clone()
+    }
+
+    /// Inserts items before the others, as JSON values with commas between them.
+    #[doc(hidden)]
+    pub fn insert_first(&mut self, items: &str) {
+        let separator = if &*self.items == b"[]" { "" } else { "," };
+        self.items = [b"[", items.as_bytes(), separator.as_bytes(), &self.items[1..]].concat().into();
+        self.session_result = None;
+    }
 }
 
 /// Returns the error for a cursor that was not issued for a list.
@@ -106,7 +131,7 @@ impl PageRows<'_> {
         let end = self.len().min(start + size);
         let has_more = start < end && end < self.len();
         let next_cursor = has_more.then(|| self.row(end - 1).to_cursor(kind, self.scope()));
-        Ok(Page { items: rendered.slice(start..end), next_cursor, own_result: None })
+        Ok(Page::new(rendered, start..end, next_cursor))
     }
 
     fn len(self) -> usize {
@@ -220,7 +245,8 @@ mod tests {
     }
 
     fn page(items: &[CatalogItem], cursor: Option<&str>, size: usize) -> (Vec<String>, Option<String>) {
-        let rendered = RenderedList::from_definitions(items.iter().map(|item| item.definition.clone()));
+        let definitions = items.iter().map(|item| item.definition.clone());
+        let rendered = RenderedList::from_definitions(ListKind::Tools, definitions);
         let page = PageRows::All(items).page(ListKind::Tools, &rendered, cursor, size).unwrap();
         (serde_json::from_slice(&page.items).unwrap(), page.next_cursor)
     }
@@ -241,6 +267,18 @@ mod tests {
         assert_eq!(page(&items, next.as_deref(), 3).0, ["5"]);
         items.clear();
         assert_eq!(page(&items, next.as_deref(), 3), (vec![], None));
+    }
+
+    #[test]
+    fn page_with_a_cursor_or_without_all_items_has_no_session_result() {
+        let definitions = ["1", "2"].map(|definition| Bytes::from_static(definition.as_bytes()));
+        let rendered = RenderedList::from_definitions(ListKind::Tools, definitions.into_iter());
+        let result = |items, cursor: Option<&str>| {
+            Page::new(&rendered, items, cursor.map(str::to_owned)).session_result
+        };
+        assert_eq!(result(0..2, None).as_deref(), Some(&br#"{"tools":[1,2]}"#[..]));
+        assert_eq!(result(0..2, Some("more")), None, "the server announced another page");
+        assert_eq!((result(0..1, None), result(2..2, None)), (None, None));
     }
 
     #[test]

@@ -16,7 +16,10 @@ use crate::protocol::versions::Era;
 /// A list as JSON, with the offset where each item ends.
 #[derive(Debug, Clone)]
 pub(super) struct RenderedList {
-    pub(super) json: Bytes,
+    /// An object with the list as its only member: the result of a request for the list.
+    result: Bytes,
+    /// Where the list starts in it.
+    start: usize,
     item_ends: Arc<[usize]>,
 }
 
@@ -54,14 +57,26 @@ impl ListVariants {
 }
 
 impl RenderedList {
-    pub(super) fn from_definitions(definitions: impl Iterator<Item = Bytes>) -> Self {
-        Self::from_items(definitions, |definition, json| json.extend_from_slice(&definition))
+    pub(super) fn from_definitions(
+        kind: ListKind,
+        definitions: impl ExactSizeIterator<Item = Bytes> + Clone,
+    ) -> Self {
+        let size = definitions.clone().map(|definition| definition.len()).sum();
+        Self::from_items(kind, size, definitions, |definition, json| json.extend_from_slice(&definition))
     }
 
-    /// Renders a list whose items `write` appends.
-    pub(super) fn from_items<T>(items: impl Iterator<Item = T>, write: impl Fn(T, &mut Vec<u8>)) -> Self {
-        let mut json = vec![b'['];
-        let mut item_ends = Vec::new();
+    /// Renders a list whose items `write` appends, together about `size` bytes.
+    pub(super) fn from_items<T>(
+        kind: ListKind,
+        size: usize,
+        items: impl ExactSizeIterator<Item = T>,
+        write: impl Fn(T, &mut Vec<u8>),
+    ) -> Self {
+        let head = format!("{{\"{}\":", kind.list_member());
+        let mut item_ends = Vec::with_capacity(items.len());
+        let mut json = Vec::with_capacity(head.len() + size + items.len() + 3);
+        json.extend_from_slice(head.as_bytes());
+        json.push(b'[');
         for item in items {
             if !item_ends.is_empty() {
                 json.push(b',');
@@ -69,9 +84,19 @@ impl RenderedList {
             write(item, &mut json);
             item_ends.push(json.len());
         }
-        json.push(b']');
+        json.extend_from_slice(b"]}");
         json.shrink_to_fit();
-        Self { json: json.into(), item_ends: item_ends.into() }
+        Self { result: json.into(), start: head.len(), item_ends: item_ends.into() }
+    }
+
+    /// Returns the list.
+    pub(super) fn json(&self) -> Bytes {
+        self.result.slice(self.start..self.result.len() - 1)
+    }
+
+    /// Returns the result with the complete list, if these are all items.
+    pub(super) fn whole_result(&self, items: &Range<usize>) -> Option<Bytes> {
+        (*items == (0..self.item_ends.len())).then(|| self.result.clone())
     }
 
     /// Returns the tools for clients of an era; the same bytes if that changes none of them.
@@ -82,27 +107,28 @@ impl RenderedList {
         if adapted.iter().all(Option::is_none) {
             return self.clone();
         }
-        Self::from_definitions(tools.zip(adapted).map(|(tool, adapted)| adapted.unwrap_or(tool)))
+        let tools = tools.zip(&adapted).map(|(tool, adapted)| adapted.clone().unwrap_or(tool));
+        Self::from_definitions(ListKind::Tools, tools)
     }
 
     fn item(&self, index: usize) -> Bytes {
-        self.json.slice(self.item_start(index)..self.item_ends[index])
+        self.result.slice(self.item_start(index)..self.item_ends[index])
     }
 
     fn item_start(&self, index: usize) -> usize {
-        if index == 0 { 1 } else { self.item_ends[index - 1] + 1 }
+        if index == 0 { self.start + 1 } else { self.item_ends[index - 1] + 1 }
     }
 
     /// Returns a range of the items as a JSON array.
     pub(super) fn slice(&self, range: Range<usize>) -> Bytes {
         if range == (0..self.item_ends.len()) {
-            return self.json.clone();
+            return self.json();
         }
         if range.is_empty() {
             return Bytes::from_static(b"[]");
         }
         let items = self.item_start(range.start)..self.item_ends[range.end - 1];
-        [b"[", &self.json[items], b"]"].concat().into()
+        [b"[", &self.result[items], b"]"].concat().into()
     }
 }
 

@@ -1,5 +1,7 @@
 //! Tests of catalog contents and lookup.
 
+use serde_json::{Value, json};
+
 use super::*;
 use crate::model::listing::DeclaredToolFacts;
 use crate::model::pin_status::PinStatus;
@@ -290,6 +292,25 @@ fn task_is_found_by_server_and_any_id() {
 }
 
 #[test]
+fn page_with_all_items_has_the_result_for_sessions() {
+    for names in [&[][..], &["one"], &["one", "two"]] {
+        let catalog = catalog(&[("a", &[(ListKind::Tools, names)])]);
+        for server in [None, Some(id("a"))] {
+            let mut page = catalog.page(ListKind::Tools, server.as_ref(), Era::Session, None).unwrap();
+            let expected = format!(r#"{{"tools":{}}}"#, str::from_utf8(&page.items).unwrap());
+            assert_eq!(page.session_result().unwrap(), expected.as_bytes());
+            let stateless = catalog.page(ListKind::Tools, server.as_ref(), Era::Stateless, None).unwrap();
+            assert_eq!(stateless.session_result(), None);
+            let mut items: Vec<Value> = serde_json::from_slice(&page.items).unwrap();
+            page.insert_first("7,8");
+            items.splice(0..0, [json!(7), json!(8)]);
+            assert_eq!(serde_json::from_slice::<Vec<Value>>(&page.items).unwrap(), items);
+            assert_eq!(page.session_result(), None, "the result has other items");
+        }
+    }
+}
+
+#[test]
 fn long_list_is_paged_and_short_list_is_shared() {
     let names: Vec<String> = (0..PAGE_SIZE).map(|number| format!("t{number}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -301,8 +322,9 @@ fn long_list_is_paged_and_short_list_is_shared() {
     );
     let more = catalog(&[("a", &[(ListKind::Tools, &names)]), ("b", &[(ListKind::Tools, &["last"])])]);
     let next = more.page(ListKind::Tools, None, Era::Session, None).unwrap().next_cursor.unwrap();
-    let last = Page { items: r#"[{"name":"b__last","x":1.0}]"#.into(), next_cursor: None, own_result: None };
-    assert_eq!(more.page(ListKind::Tools, None, Era::Session, Some(&next)).unwrap(), last);
+    let last = more.page(ListKind::Tools, None, Era::Session, Some(&next)).unwrap();
+    assert_eq!((last.session_result(), &last.own_result), (None, &None));
+    assert_eq!((&*last.items, last.next_cursor), (&br#"[{"name":"b__last","x":1.0}]"#[..], None));
     for (kind, server) in [(ListKind::Prompts, None), (ListKind::Tools, Some(id("a")))] {
         let error = more.page(kind, server.as_ref(), Era::Session, Some(&next)).unwrap_err();
         assert_eq!(error.to_string(), "unknown cursor");

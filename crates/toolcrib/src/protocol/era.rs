@@ -186,7 +186,7 @@ pub(crate) fn adapt_tool_for_client(definition: &Bytes, era: Era) -> Option<Byte
         Era::Session => "outputSchema",
         Era::Stateless => "execution",
     };
-    memchr::memmem::find(definition, member.as_bytes())?;
+    scan::find_quoted(definition, member.as_bytes())?;
     let mut tool = Object::parse(definition).ok()?;
     let value = tool.remove(member)?;
     let is_object =
