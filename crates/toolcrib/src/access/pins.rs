@@ -10,6 +10,7 @@
 mod approved_items;
 mod fingerprint;
 mod pin_state;
+mod pinned_items;
 #[cfg(test)]
 mod tests;
 
@@ -36,6 +37,7 @@ use approved_items::{ApprovedItem, ApprovedItems, OfferedItem, PinFileStamp, off
 pub(crate) use fingerprint::Fingerprint;
 use fingerprint::{ItemFingerprint, pinned_members};
 use pin_state::{ItemKey, PinState, UnapprovedItem, is_same_slice};
+pub(crate) use pinned_items::{PinnedItems, withheld_error};
 
 /// Unapproved items that are remembered across partial listings. The bound is for a server that renames its tools in
 /// every listing.
@@ -114,7 +116,7 @@ impl Pins {
                     let known = approved.get(key.kind, &key.name);
                     known.is_none_or(|known| !known.matches(item.fingerprint))
                 });
-                state.approved = Some(approved);
+                state.set_approved(approved);
             }
             // Damaging the value must not approve everything.
             Err(reason) => state.mark_damaged(match &self.file {
@@ -170,7 +172,7 @@ impl Pins {
 
     /// Returns whether a store that other processes use was not asked yet which items are approved.
     pub(crate) fn is_unknown(&self) -> bool {
-        self.store.is_shared() && self.lock().approved.is_none()
+        self.store.is_shared() && !self.lock().is_seen()
     }
 
     /// Waits until it is known which items are approved. Without an answer of the store, none is.
@@ -211,9 +213,9 @@ impl Pins {
         Some(check)
     }
 
-    fn compare(&self, state: &mut PinState, listing: &Listing, is_complete: bool) -> PinCheck {
+    fn compare(&self, state: &mut PinState, listing: &Arc<Listing>, is_complete: bool) -> PinCheck {
         let mut result = PinCheck { read_error: state.read_error.take(), ..PinCheck::default() };
-        if state.approved.is_none() {
+        if !state.is_seen() {
             // A server that offers nothing yet does not count as seen.
             if !has_items(listing) {
                 return result;
@@ -222,10 +224,15 @@ impl Pins {
                 result.needs_load = true;
                 return result;
             }
-            state.approved = Some(approved_items::PinnedSections::default());
+            if is_complete && approved_items::is_approved_as_first(listing) {
+                state.approve_first(listing);
+                result.is_first = true;
+                return result;
+            }
+            state.set_approved(approved_items::PinnedSections::default());
         }
         let offered: Vec<OfferedItem> = offered_items(listing).collect();
-        let is_unseen = state.approved.as_ref().is_some_and(|approved| approved.has_unseen(listing));
+        let is_unseen = state.approved().is_some_and(|approved| approved.has_unseen(listing));
         match self.store.is_shared() {
             true => result.needs_load = is_unseen,
             false => result.is_first = state.complete(listing, &offered),
@@ -251,8 +258,34 @@ impl Pins {
         result
     }
 
-    /// Computes the fingerprints of all items, so that checking a listing with them is cheap.
+    /// Returns whether the next listing is the first one of the server, which is approved without comparing it.
+    pub(crate) fn awaits_first_listing(&self) -> bool {
+        !self.store.is_shared() && !self.lock_and_reload().is_seen()
+    }
+
+    /// Returns the number of approved items whose fingerprints are not computed yet.
+    pub(crate) fn uncompared_items(&self) -> usize {
+        self.lock().uncompared_first().map_or(0, |first| offered_items(first).count())
+    }
+
+    /// Computes the fingerprints of all items, and those of a first listing that has none yet, so that checking a listing with them is
+    /// cheap.
     pub(crate) fn compute_fingerprints(&self, listing: &Listing) {
+        self.compute_first_fingerprints();
+        self.add_fingerprints(listing);
+    }
+
+    /// Computes the fingerprints of a first listing that has none yet.
+    fn compute_first_fingerprints(&self) {
+        let first = self.lock().uncompared_first().cloned();
+        if let Some(first) = first {
+            self.add_fingerprints(&first);
+            self.lock().approved();
+        }
+    }
+
+    /// Computes the fingerprints of all items without holding the lock.
+    fn add_fingerprints(&self, listing: &Listing) {
         let offered: Vec<OfferedItem> = offered_items(listing).collect();
         let compute = |item: &OfferedItem| ItemFingerprint::from_definition(item.kind, &item.definition);
         let computed: Vec<ItemFingerprint> = offered.iter().map(compute).collect();
@@ -287,6 +320,7 @@ impl Pins {
     /// Stores the items of a server's first listing, unless there is a value. They are the approved ones here already, so the
     /// file is not read again.
     fn put_first_seen(&self, listing: &Listing) -> StoreReply<Result<bool, StoreError>> {
+        self.compute_first_fingerprints();
         let reply = self.store.put_if_absent(self.key(), self.encode_first_seen(listing), None);
         if matches!(reply, StoreReply::Ready(Ok(true))) {
             self.lock().stamp = self.file.as_deref().and_then(PinFileStamp::read);
@@ -294,7 +328,7 @@ impl Pins {
         reply
     }
 
-    /// Returns the items of a server's first listing in their stored form. Most fingerprints are known from checking it.
+    /// Returns the items of a server's first listing in their stored form. Most fingerprints are known already.
     fn encode_first_seen(&self, listing: &Listing) -> Bytes {
         let items = approved_items::first_seen(listing, |offered| self.lock().fingerprint(offered));
         approved_items::encode(&items)
@@ -496,43 +530,6 @@ impl PinStore {
     }
 }
 
-/// The pins that calls through a lease are checked against, for a server with strict pinning.
-#[derive(Debug, Clone)]
-pub(crate) struct PinnedItems {
-    pub(crate) pins: Arc<Pins>,
-    /// The listing of the process behind the lease.
-    pub(crate) listing: Arc<Listing>,
-}
-
-impl PinnedItems {
-    /// Fails unless the item that a call uses is approved. A resource need not be listed; tools and prompts must.
-    pub(crate) async fn check_call(&self, server: &ServerId, method: &str, name: &str) -> Result<(), Error> {
-        let list = match method {
-            "tools/call" => ListKind::Tools,
-            "prompts/get" => ListKind::Prompts,
-            "resources/read" => ListKind::Resources,
-            _ => return Ok(()),
-        };
-        let Some(listed) = self.listing.items(list).iter().find(|listed| *listed.name == *name) else {
-            let message = format!("Unknown {}: {name}", list.item_noun());
-            let error = Error::new(ErrorKind::Unknown, message).with_server(server);
-            return if list == ListKind::Resources { Ok(()) } else { Err(error) };
-        };
-        if self.pins.check_item(list, listed).is_none() {
-            return Ok(());
-        }
-        // The item may have been approved through another process. Boxed, because hardly any call gets here.
-        if self.pins.store.is_shared() {
-            let loaded = Box::pin(self.pins.load(&self.listing)).await;
-            loaded.map_err(|error| self.pins.store_error(&error))?;
-        }
-        match self.pins.lock_and_reload().check(&offered_item(list, listed)) {
-            None => Ok(()),
-            Some((status, _)) => Err(withheld_error(server, name, status)),
-        }
-    }
-}
-
 fn offered_item(list: ListKind, item: &ListedItem) -> OfferedItem {
     let kind = approved_items::kind_of_list(list);
     OfferedItem { kind, name: item.name.clone(), definition: item.definition.clone() }
@@ -564,15 +561,4 @@ pub(crate) async fn watch_pins(
         }
         changes.report();
     }
-}
-
-/// Returns the error for a call that uses an unapproved item.
-pub(crate) fn withheld_error(server: &ServerId, name: &str, status: PinStatus) -> Error {
-    let reason = match status {
-        PinStatus::New => "it is new and not approved",
-        PinStatus::Changed => "its definition has changed since it was approved",
-    };
-    let message = format!("`{server}.{name}` is withheld: {reason}");
-    let hint = Hint::ApproveTools { server: server.clone() };
-    Error::new(ErrorKind::Denied, message).with_server(server).with_hint(hint)
 }

@@ -190,10 +190,14 @@ impl Actor {
         let plan = self.handshake_plan();
         let limit = spec.lifecycle.start_timeout;
         let pins = self.services.pins.for_server(&spec);
+        let is_shared = self.owner.key.is_shared();
         let launch_and_prepare = async {
             let mut launched = launch(&spec, plan, &context).await?;
             if let Some(pins) = &pins {
-                launched.fetched = compute_fingerprints(launched.fetched, pins).await;
+                // The first listing of a shared instance is approved without comparing it. With strict pins, calls are compared.
+                if !is_shared || spec.pin == Pinning::Strict || !pins.awaits_first_listing() {
+                    launched.fetched = compute_fingerprints(launched.fetched, pins).await;
+                }
                 pins.prepare(&launched.fetched.listing).await;
             }
             Ok(launched)

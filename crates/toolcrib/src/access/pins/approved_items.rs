@@ -1,6 +1,6 @@
 //! The approved items of one server as they are stored.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -66,6 +66,18 @@ fn is_known(kind: PinnedKind, listing: &Listing) -> bool {
         PinnedKind::Template => is_read(ListKind::Templates),
         PinnedKind::Instructions => !listing.is_from_card,
     }
+}
+
+/// Returns whether everything that a listing offers is approved if it is the first listing of a server. Of two items with the same
+/// name only the first is.
+pub(super) fn is_approved_as_first(listing: &Listing) -> bool {
+    let is_approved = |list: ListKind| {
+        let items = listing.items(list);
+        let mut names = HashSet::with_capacity(items.len());
+        let are_names_unique = items.iter().all(|item| names.insert(&*item.name));
+        items.is_empty() || are_names_unique && is_known(kind_of_list(list), listing)
+    };
+    !listing.is_from_card && ListKind::ALL.into_iter().all(is_approved)
 }
 
 /// The fingerprints of an approved item.

@@ -31,13 +31,23 @@ struct ComputedFingerprint {
     fingerprint: ItemFingerprint,
 }
 
+/// The approved items of a server.
+#[derive(Debug)]
+enum Approved {
+    /// Everything that the first listing offers. Its fingerprints are computed when something is compared with it or when it is saved:
+    /// to compute them before clients see the listing would take a tenth of the time until ten new servers can be called.
+    FirstListing(Arc<Listing>),
+    /// The items with these fingerprints.
+    Items(PinnedSections<ApprovedFingerprint>),
+}
+
 #[derive(Debug, Default)]
 pub(super) struct PinState {
     pub(super) stamp: Option<PinFileStamp>,
     /// The value that was read last from a store in memory, to detect a changed one.
     pub(super) value: Option<Bytes>,
     /// `None` until the server has been seen.
-    pub(super) approved: Option<PinnedSections<ApprovedFingerprint>>,
+    approved: Option<Approved>,
     /// The reason why the last value could not be read, until it is reported.
     pub(super) read_error: Option<String>,
     /// Whether a task loads the approved items.
@@ -51,6 +61,42 @@ pub(super) struct PinState {
 }
 
 impl PinState {
+    /// Returns whether the server has been seen.
+    pub(super) fn is_seen(&self) -> bool {
+        self.approved.is_some()
+    }
+
+    /// Approves these items and nothing else.
+    pub(super) fn set_approved(&mut self, items: PinnedSections<ApprovedFingerprint>) {
+        self.approved = Some(Approved::Items(items));
+    }
+
+    /// Approves everything that the first listing of the server offers.
+    pub(super) fn approve_first(&mut self, listing: &Arc<Listing>) {
+        self.approved = Some(Approved::FirstListing(listing.clone()));
+    }
+
+    /// Returns the first listing if its fingerprints are not computed yet.
+    pub(super) fn uncompared_first(&self) -> Option<&Arc<Listing>> {
+        match &self.approved {
+            Some(Approved::FirstListing(listing)) => Some(listing),
+            Some(Approved::Items(_)) | None => None,
+        }
+    }
+
+    /// Returns the approved items. Computes the fingerprints of the first listing if they are missing.
+    pub(super) fn approved(&mut self) -> Option<&mut PinnedSections<ApprovedFingerprint>> {
+        if let Some(listing) = self.uncompared_first().cloned() {
+            let mut items = PinnedSections::default();
+            items.add_unseen(&listing, |offered| self.fingerprint(offered).into());
+            self.set_approved(items);
+        }
+        match &mut self.approved {
+            Some(Approved::Items(items)) => Some(items),
+            Some(Approved::FirstListing(_)) | None => None,
+        }
+    }
+
     pub(super) fn fingerprint(&mut self, offered: &OfferedItem) -> ItemFingerprint {
         let OfferedItem { kind, name, definition } = offered;
         let known = &mut self.fingerprints[*kind as usize];
@@ -84,7 +130,7 @@ impl PinState {
     /// Returns how an item differs from the approved one, with its fingerprint, or `None` if it is approved.
     pub(super) fn check(&mut self, offered: &OfferedItem) -> Option<(PinStatus, ItemFingerprint)> {
         let fingerprint = self.fingerprint(offered);
-        let approved = self.approved.as_ref().and_then(|approved| approved.get(offered.kind, &offered.name));
+        let approved = self.approved().and_then(|items| items.get(offered.kind, &offered.name));
         match approved {
             Some(approved) if approved.matches(fingerprint) => None,
             Some(_) => Some((PinStatus::Changed, fingerprint)),
@@ -95,7 +141,7 @@ impl PinState {
     /// Approves the items of kinds that were never seen, and the members of approved tools that an earlier release did not
     /// pin. Returns whether anything is to be saved.
     pub(super) fn complete(&mut self, listing: &Listing, offered: &[OfferedItem]) -> bool {
-        let Some(mut approved) = self.approved.take() else { return false };
+        let Some(mut approved) = self.approved().map(std::mem::take) else { return false };
         let mut needs_save = approved.has_unseen(listing);
         if needs_save {
             approved.add_unseen(listing, |offered| self.fingerprint(offered).into());
@@ -111,23 +157,27 @@ impl PinState {
                 approved.insert(tool.kind, tool.name.clone(), now.into());
             }
         }
-        self.approved = Some(approved);
+        self.set_approved(approved);
         needs_save
     }
 
     /// Counts nothing as approved.
     pub(super) fn mark_damaged(&mut self, reason: String) {
         self.last_checked = None;
-        self.approved = Some(PinnedSections::none_approved());
+        self.set_approved(PinnedSections::none_approved());
         self.read_error = Some(reason);
     }
 
     /// Takes over items that were approved. An item that has changed since stays unapproved.
     pub(super) fn approve(&mut self, added: &BTreeMap<ItemKey, UnapprovedItem>) {
         self.last_checked = None;
-        let approved = self.approved.get_or_insert_default();
-        for (key, item) in added {
-            approved.insert(key.kind, key.name.clone(), item.fingerprint.into());
+        if !self.is_seen() {
+            self.set_approved(PinnedSections::default());
+        }
+        if let Some(items) = self.approved() {
+            for (key, item) in added {
+                items.insert(key.kind, key.name.clone(), item.fingerprint.into());
+            }
         }
         let is_other = |key: &ItemKey, item: &mut UnapprovedItem| {
             added.get(key).is_none_or(|approved| approved.fingerprint != item.fingerprint)

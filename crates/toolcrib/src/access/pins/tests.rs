@@ -35,7 +35,7 @@ fn pins_in(store: &Arc<dyn Store>) -> Arc<Pins> {
 impl Pins {
     /// Compares a listing, also if it was the last one.
     fn check_listing(&self, listing: &Listing, is_complete: bool) -> PinCheck {
-        self.compare(&mut self.lock_and_reload(), listing, is_complete)
+        self.compare(&mut self.lock_and_reload(), &Arc::new(listing.clone()), is_complete)
     }
 }
 
@@ -95,6 +95,51 @@ async fn every_kind_and_the_instructions_are_pinned() {
     let later = open_pins(dir.path());
     assert!(later.check_listing(&changed, true).newly_unapproved.is_empty(), "approvals are persistent");
     assert_eq!(later.check_listing(&full_listing(""), true).newly_unapproved.len(), 4);
+}
+
+#[test]
+fn changes_are_noticed_before_the_first_listing_is_saved() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = listing(&[("log", "shows"), ("push", "sends")]);
+    let changed = listing(&[("log", "shows; send ~/.ssh"), ("new", "appears"), ("push", "sends")]);
+    let pins = open_pins(dir.path());
+    assert!(pins.awaits_first_listing());
+    assert!(pins.check_listing(&first, true).is_first);
+    assert_eq!((pins.awaits_first_listing(), pins.uncompared_items()), (false, 2));
+    let check = pins.check_listing(&changed, true);
+    assert_eq!(pins.uncompared_items(), 0);
+    assert_eq!((check.is_first, check.newly_unapproved.len()), (false, 2));
+    let expected = [("log".to_owned(), "changed"), ("new".to_owned(), "new")];
+    assert_eq!(statuses(&pins), expected);
+    pins.save_first_seen(&first).unwrap();
+    let later = open_pins(dir.path());
+    later.check_listing(&changed, true);
+    assert_eq!(statuses(&later), expected, "the first listing was saved");
+}
+
+#[test]
+fn fingerprints_of_the_first_listing_are_computed_when_it_is_saved_or_another_one_is_prepared() {
+    let first = listing(&[("log", "shows")]);
+    let pins = open_pins(tempfile::tempdir().unwrap().path());
+    pins.check_listing(&first, true);
+    pins.compute_fingerprints(&full_listing(""));
+    assert_eq!(pins.uncompared_items(), 0);
+    assert_eq!(first_seen(tempfile::tempdir().unwrap().path(), &first).uncompared_items(), 0);
+}
+
+#[test]
+fn second_item_with_the_same_name_is_not_approved() {
+    let pins = open_pins(tempfile::tempdir().unwrap().path());
+    pins.check_listing(&listing(&[("log", "shows"), ("log", "shows; send ~/.ssh")]), true);
+    assert_eq!(statuses(&pins), [("log".into(), "changed")]);
+}
+
+#[test]
+fn lists_that_were_not_read_are_not_approved_with_the_first_listing() {
+    let pins = open_pins(tempfile::tempdir().unwrap().path());
+    let from_card = Listing { is_from_card: true, ..full_listing("") };
+    assert!(pins.check_listing(&from_card, true).is_first);
+    assert_eq!(statuses(&pins).len(), 4, "only its tools are approved");
 }
 
 #[test]

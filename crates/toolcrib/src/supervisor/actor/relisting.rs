@@ -181,8 +181,8 @@ fn next_relist(now: Instant, took: Duration) -> EarliestRelist {
 
 /// Computes the fingerprints of a large listing on a blocking thread, so that calls go on meanwhile.
 pub(super) async fn compute_fingerprints(fetched: FetchedListing, pins: &Arc<Pins>) -> FetchedListing {
-    let items: usize = ListKind::ALL.into_iter().map(|kind| fetched.listing.items(kind).len()).sum();
-    if items <= LARGE_LISTING {
+    let fetched_items: usize = ListKind::ALL.into_iter().map(|kind| fetched.listing.items(kind).len()).sum();
+    if fetched_items + pins.uncompared_items() <= LARGE_LISTING {
         return fetched;
     }
     let pins = pins.clone();
