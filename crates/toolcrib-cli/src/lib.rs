@@ -118,7 +118,7 @@ const MAX_BLOCKING_THREADS: usize = 64;
 /// Builds the runtime of the main thread. A gateway with several threads has more of them, for its connections.
 fn build_runtime() -> Result<tokio::runtime::Runtime> {
     if gateway::thread_count()? == 1 {
-        toolcrib::use_one_arena();
+        toolcrib::use_two_arenas();
     }
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.max_blocking_threads(MAX_BLOCKING_THREADS).enable_all().build();

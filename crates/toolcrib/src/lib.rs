@@ -229,7 +229,7 @@ pub use crate::pipeline::subscription::Subscription;
 pub use crate::process::run_shim;
 #[cfg(unix)]
 #[doc(hidden)]
-pub use crate::process::{return_free_memory, take_variable, use_one_arena};
+pub use crate::process::{return_free_memory, take_variable, use_two_arenas};
 pub use crate::protocol::era::capabilities::{Client, ClientCapabilities, LogLevel};
 pub use crate::protocol::json::object::{BadJson, Object};
 pub use crate::protocol::jsonrpc::ResponsePayload;

@@ -250,12 +250,12 @@ impl CodePages {
     }
 }
 
-/// Makes all threads allocate from one arena.
-pub(super) fn use_one_arena() {
+/// Makes all threads allocate from two arenas.
+pub(super) fn use_two_arenas() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: sets a number that the allocator reads when a thread allocates for the first time.
     unsafe {
-        libc::mallopt(libc::M_ARENA_MAX, 1);
+        libc::mallopt(libc::M_ARENA_MAX, 2);
     }
 }
 
