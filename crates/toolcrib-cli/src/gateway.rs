@@ -36,7 +36,6 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolcrib::config::{Config, ListenSpec};
-use toolcrib::store::SigningKey;
 use toolcrib::util::locks::IgnorePoison as _;
 use toolcrib::util::tasks::SpawnBoxed as _;
 use toolcrib::{CallEnd, Caller, Catalog, ClientCapabilities, Crib, CribBuilder, ErrorKind, Settings};
@@ -71,6 +70,7 @@ use self::login_starter::LoopbackLogins;
 pub(crate) use self::other_gateway::{OtherGateway, STOP_GRACE};
 use self::peer_check::PeerCheck;
 use self::settings::{GatewaySettings, SettingsTarget, library_settings};
+use self::shared_store::LoadingKey;
 pub(crate) use self::shared_store::{find_forwarding_note, find_store_problem, probe_store};
 pub(crate) use self::signals::{SignalRequest, Signals};
 pub(crate) use self::tls::find_tls_problem;
@@ -120,18 +120,34 @@ impl Gateway {
         predecessor: Option<&mut Predecessor>,
         admin: impl FnOnce(GatewayHandle) -> Arc<dyn AdminRoutes>,
     ) -> Result<Self, CommandError> {
+        let signing_key = LoadingKey::start(paths, running.config);
+        let opened = Self::open_without_key(paths, mode, sources, running, predecessor, admin).await;
+        // Also after an error: the process must not exit while the key is written.
+        let signing_key = signing_key.finish().await?;
+        let gateway = opened?;
+        signing_key.into_iter().for_each(|key| gateway.crib.set_signing_key(key));
+        Ok(gateway)
+    }
+
+    async fn open_without_key(
+        paths: &Paths,
+        mode: GatewayMode<'_>,
+        sources: &ConfigSources,
+        running: StampedConfig<'_>,
+        predecessor: Option<&mut Predecessor>,
+        admin: impl FnOnce(GatewayHandle) -> Arc<dyn AdminRoutes>,
+    ) -> Result<Self, CommandError> {
         let secrets = SecretLocator::new(paths, &running.config.secrets);
         let settings = load_settings(running.config, &secrets).await?;
-        let (mut listeners, signing_key) = open_listeners(paths, mode, &settings, predecessor).await?;
+        let mut listeners = GatewayListeners::open(paths, mode, &settings, predecessor).await?;
         let tasks = TaskTracker::new();
         let threads = ConnectionThreads::start(thread_count()?)?;
         let logs = LogFiles::new(paths.log_dir(), &tasks);
         let observers = CallObservers::open(paths, &settings)?;
-        let is_exposed = listeners.is_exposed();
         let builder = builder(paths, settings.settings, &secrets);
-        let opened = settings.store.open(builder, signing_key, listeners.reachable_url())?;
+        let opened = settings.store.open(builder, listeners.reachable_url())?;
         let builder = opened.builder.listing_wait(settings.limits.listing_wait);
-        let builder = builder.login_starter(LoopbackLogins { is_exposed });
+        let builder = builder.login_starter(LoopbackLogins { is_exposed: listeners.is_exposed() });
         let crib = build_crib(observers.attach(builder).log(logs.sink()))?;
         let callers = Arc::new(ActiveCallers::new(settings.callers));
         let CallObservers { audit, telemetry, history } = observers;
@@ -143,7 +159,7 @@ impl Gateway {
             audit,
             telemetry,
             history,
-            is_exposed,
+            is_exposed: listeners.is_exposed(),
             peer_check: listeners.peer_check.clone(),
             tls: listeners.tls.clone(),
             store: opened.store,
@@ -306,19 +322,6 @@ impl Gateway {
             tracing::warn!("some clients did not read their responses in time");
         }
     }
-}
-
-/// Opens the listeners, and meanwhile reads or creates the signing key, which is synced to disk.
-async fn open_listeners(
-    paths: &Paths,
-    mode: GatewayMode<'_>,
-    settings: &GatewaySettings,
-    predecessor: Option<&mut Predecessor>,
-) -> Result<(GatewayListeners, Option<SigningKey>), CommandError> {
-    let signing_key = settings.store.load_signing_key(paths);
-    let listeners = GatewayListeners::open(paths, mode, settings, predecessor);
-    let (signing_key, listeners) = tokio::join!(signing_key, listeners);
-    Ok((listeners?, signing_key?))
 }
 
 /// Sets by which names and through which proxies clients reach the gateway.

@@ -62,7 +62,7 @@ use crate::protocol::versions::Era;
 use crate::registry::RegisteredServer;
 use crate::secrets::KnownCallers;
 use crate::spec::{Capacity, ServerId, Sharing};
-use crate::store::Store;
+use crate::store::{SigningKey, Store};
 use crate::supervisor::Supervisor;
 use crate::util::format;
 use crate::util::locks::IgnorePoison as _;
@@ -427,6 +427,12 @@ impl Crib {
         };
         self.router().services.listing_changes.report();
         approved
+    }
+
+    /// Sets the key that signs states, unless one was set before or has been used.
+    #[doc(hidden)]
+    pub fn set_signing_key(&self, key: SigningKey) {
+        self.inner.suspended.set_key(key);
     }
 
     /// Writes listings and approved definitions that would be written a moment later, for a process that reads them now.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinHandle, spawn_blocking};
 use toolcrib::CribBuilder;
 use toolcrib::config::{Config, Position, Problem, ProblemScope, StoreSpec};
 use toolcrib::spec::template::{TemplateText, UnresolvedReference};
@@ -67,30 +67,14 @@ impl StoreSettings {
         Ok(Self { server, key, address })
     }
 
-    /// Returns the configured signing key, or reads or creates that of the state folder on a thread for blocking work, because a new
-    /// key is synced to disk. Without a key the gateway works, but does not recognize states from before a restart.
-    pub(super) async fn load_signing_key(&self, paths: &Paths) -> Result<Option<SigningKey>, CommandError> {
-        if let Some(key) = &self.key {
-            return Ok(Some(key.clone()));
-        }
-        let file = paths.signing_key_file();
-        let opened = spawn_blocking(move || SigningKey::open_or_create(&file)).await;
-        let opened = opened.map_err(|error| CommandError::unexpected(&error))?;
-        let warn = |error: &SigningKeyError| {
-            tracing::warn!("calls that wait for input will not be recognized after a restart: {error}");
-        };
-        Ok(opened.inspect_err(warn).ok())
-    }
-
-    /// Adds the store and the signing key to a crib. The store connects in the background. Other gateways forward requests to the
-    /// configured address, or to the one that the gateway listens on.
+    /// Adds the store and the configured signing key to a crib. The store connects in the background. Other gateways forward requests to
+    /// the configured address, or to the one that the gateway listens on.
     ///
     /// # Errors
     /// If TLS cannot be used.
     pub(super) fn open(
         self,
         builder: CribBuilder,
-        signing_key: Option<SigningKey>,
         listen_address: Option<String>,
     ) -> Result<OpenedStore, CommandError> {
         let address = self.address.or(listen_address).filter(|_| self.server.is_some());
@@ -101,7 +85,7 @@ impl StoreSettings {
                 "requests for sessions are not forwarded between gateways; set `store.key` and `store.address`"
             );
         }
-        let builder = signing_key.into_iter().fold(builder, CribBuilder::signing_key);
+        let builder = self.key.into_iter().fold(builder, CribBuilder::signing_key);
         let builder = replica.into_iter().fold(builder, CribBuilder::replica);
         let Some(StoreServers { url, options }) = self.server else {
             return Ok(OpenedStore { builder, store: None });
@@ -109,6 +93,29 @@ impl StoreSettings {
         let store = ValkeyStore::connect(url, options).map_err(|error| CommandError::unexpected(&error))?;
         let store = Arc::new(store);
         Ok(OpenedStore { builder: builder.store(store.clone()), store: Some(store) })
+    }
+}
+
+/// The signing key of the state folder, which is being read or created on a thread for blocking work, because a new key is synced to
+/// disk.
+pub(super) struct LoadingKey(Option<JoinHandle<Result<SigningKey, SigningKeyError>>>);
+
+impl LoadingKey {
+    /// Starts to read or create the key, unless the config sets one.
+    pub(super) fn start(paths: &Paths, config: &Config) -> Self {
+        let file = paths.signing_key_file();
+        let is_configured = config.store.key.is_some();
+        Self((!is_configured).then(|| spawn_blocking(move || SigningKey::open_or_create(&file))))
+    }
+
+    /// Waits for the key. Without one the gateway works, but does not recognize states from before a restart.
+    pub(super) async fn finish(self) -> Result<Option<SigningKey>, CommandError> {
+        let Some(loading) = self.0 else { return Ok(None) };
+        let loaded = loading.await.map_err(|error| CommandError::unexpected(&error))?;
+        let warn = |error: &SigningKeyError| {
+            tracing::warn!("calls that wait for input will not be recognized after a restart: {error}");
+        };
+        Ok(loaded.inspect_err(warn).ok())
     }
 }
 

@@ -10,7 +10,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -57,8 +57,8 @@ pub(crate) struct SuspendedCalls {
     state: Mutex<SuspendedState>,
     /// Records of suspended calls, by id.
     store: Arc<dyn Store>,
-    /// Without a source of random numbers there is no key, and no call is suspended.
-    key: Option<SigningKey>,
+    /// Generated on first use if none was set. Without a source of random numbers there is no key, and no call is suspended.
+    key: OnceLock<Option<SigningKey>>,
     /// The address of this process, if there are replicas.
     replica: Option<Arc<Replica>>,
     /// The random name of this process in the records.
@@ -204,15 +204,20 @@ fn forward(sink: Option<&Arc<dyn UpdateSink>>, update: CallUpdate) {
 impl SuspendedCalls {
     /// Creates an empty set; `tasks` owns the timers. Without a key, one is generated that is valid for this process.
     pub(crate) fn new(store: Arc<dyn Store>, key: Option<SigningKey>, tasks: TaskTracker) -> Self {
-        let key = key.or_else(|| SigningKey::random().ok());
+        let key = key.map(Some).map_or_else(OnceLock::new, OnceLock::from);
         let owner = encoding::random_hex().unwrap_or_default();
         Self { state: Mutex::default(), store, key, replica: None, owner, tasks }
+    }
+
+    /// Sets the key, unless there is one.
+    pub(crate) fn set_key(&self, key: SigningKey) {
+        let _ = self.key.set(Some(key));
     }
 
     /// Names this process in states, so that another replica can find the process that has the call.
     pub(crate) fn with_replica(mut self, replica: Option<Arc<Replica>>) -> Self {
         if let Some(replica) = &replica {
-            self.key = Some(replica.key().clone());
+            self.key = OnceLock::from(Some(replica.key().clone()));
         }
         self.replica = replica;
         self
@@ -470,7 +475,8 @@ impl SuspendedCalls {
     /// Returns the signed state for an id, its caller and its call.
     fn sign(&self, id: &str, call: &Call) -> Option<String> {
         let parts = [id, call.caller.as_str(), &call.method, call.name()];
-        let signature = encoding::to_hex(&self.key.as_ref()?.sign(&parts)?);
+        let key = self.key.get_or_init(|| SigningKey::random().ok()).as_ref()?;
+        let signature = encoding::to_hex(&key.sign(&parts)?);
         Some(format!("{STATE_PREFIX}{id}.{signature}"))
     }
 }

@@ -304,7 +304,7 @@ impl Shim {
 }
 
 /// Returns the time of the monotonic clock.
-fn now() -> Duration {
+pub(super) fn now() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     Duration::try_from(now).unwrap_or_default()
 }
