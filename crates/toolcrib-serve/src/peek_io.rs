@@ -5,6 +5,7 @@
 
 use std::future::{Future as _, poll_fn};
 use std::io;
+use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll};
@@ -126,8 +127,8 @@ impl<I: AsyncRead + Unpin> PeekIo<I> {
 impl<I: AsyncRead + Unpin> PeekState<I> {
     /// Reads ahead; `false` if the connection has ended.
     fn read_ahead(&mut self, context: &mut Context<'_>) -> Poll<bool> {
-        let mut bytes = [0; 1 << 10];
-        let mut buffer = ReadBuf::new(&mut bytes);
+        let mut bytes = [MaybeUninit::uninit(); 1 << 10];
+        let mut buffer = ReadBuf::uninit(&mut bytes);
         let polled = Pin::new(&mut self.io).poll_read(context, &mut buffer);
         self.ahead.extend(buffer.filled());
         polled.map(|read| read.is_ok() && !buffer.filled().is_empty())
