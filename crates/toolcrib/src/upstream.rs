@@ -41,7 +41,7 @@ use crate::protocol::versions::Era;
 use crate::spec::{InProcessServer, ServerId, ServerLimits, ServerSpec, ToolsSpec};
 use crate::util::locks::IgnorePoison as _;
 use crate::util::panics;
-use deadline::Deadline;
+use deadline::{Deadline, RequestDeadline};
 use fair_queue::{FairQueue, Turn, TurnRequest};
 use mux::{Mux, PendingReply};
 use pending::ResponseReceiver;
@@ -192,7 +192,7 @@ impl Connection {
         let received = self.mux.received_count();
         let until = Instant::now() + limit;
         let method = if self.era() == Era::Session { PING } else { DISCOVER };
-        let mut reply = match self.send_request(method, &mut Object::default(), None) {
+        let mut reply = match self.send_request(method, &mut Object::default(), None, None) {
             Ok(reply) => reply,
             Err(error) => return self.is_closed() || error.kind() == ErrorKind::BadReply,
         };
@@ -271,13 +271,14 @@ impl Connection {
         if needs_task {
             call.params.set_unchecked("task", "{}");
         }
-        let sent = self.send_request(&call.method, &mut call.params, Some(receiver));
+        let until = Some(deadline.for_request());
+        let sent = self.send_request(&call.method, &mut call.params, Some(receiver), until);
         if needs_task {
             call.params.remove("task");
         }
-        let mut reply = sent?;
+        let reply = sent?;
         call.dispatched = true;
-        let mut response = self.await_reply(&mut reply, &deadline).await?;
+        let mut response = self.await_reply(reply, &deadline).await?;
         if needs_task {
             response = Box::pin(self.await_task_result(call, response, &deadline)).await?;
         }
@@ -349,8 +350,8 @@ impl Connection {
     pub(crate) async fn request(&self, method: &str, mut params: Object) -> Result<ResponsePayload, Error> {
         let settings = self.settings();
         let deadline = Deadline::new(&settings.limits, &settings.tools, "", Instant::now());
-        let mut reply = self.send_request(method, &mut params, None)?;
-        self.await_reply(&mut reply, &deadline).await
+        let reply = self.send_request(method, &mut params, None, Some(deadline.for_request()))?;
+        self.await_reply(reply, &deadline).await
     }
 
     fn send_request(
@@ -358,11 +359,12 @@ impl Connection {
         method: &str,
         params: &mut Object,
         receiver: Option<ResponseReceiver>,
+        deadline: Option<RequestDeadline>,
     ) -> Result<PendingReply, Error> {
         let revision = self.handshake.revision;
         let client = receiver.as_ref().map(|receiver| receiver.client.clone());
         let wants_updates = receiver.as_ref().is_some_and(|receiver| receiver.updates.is_some());
-        self.mux.send_request(method, receiver, |id, line| {
+        self.mux.send_request(method, receiver, deadline, |id, line| {
             let progress_token = wants_updates.then_some(id);
             era::adapt_params_for_server(
                 params,
@@ -375,22 +377,16 @@ impl Connection {
         })
     }
 
-    /// Waits for a response. Progress extends the deadline up to the hard limit; an open question extends it to that
-    /// limit.
+    /// Waits for the response to a request with this deadline.
     async fn await_reply(
         &self,
-        reply: &mut PendingReply,
+        mut reply: PendingReply,
         deadline: &Deadline<'_>,
     ) -> Result<ResponsePayload, Error> {
-        let mut until = deadline.initial();
-        loop {
-            if let Ok(response) = timeout_at(until, &mut *reply).await {
-                return response;
-            }
-            match deadline.extend(until, reply.last_activity()) {
-                Some(extended) => until = extended,
-                None => return Err(deadline.timeout_error(&self.server, until)),
-            }
+        let response = (&mut reply).await;
+        match reply.missed_deadline() {
+            Some(until) => Err(deadline.timeout_error(&self.server, until)),
+            None => response,
         }
     }
 }

@@ -49,6 +49,8 @@ use state::{ActorEvent, ActorState, AfterStop, RunningServer};
 
 /// Retry time given to calls that are refused while a probe is in flight.
 const PROBE_RETRY: Duration = Duration::from_secs(1);
+/// Time after the timeout of a probe in which its end is still reported: a probe that timed out is a failed one.
+const PROBE_GRACE: Duration = Duration::from_secs(1);
 
 /// The task that owns one server.
 pub(super) struct Actor {
@@ -302,7 +304,7 @@ impl Actor {
     /// Waits for the one call that tests the server and refuses all others. A cancelled probe proves nothing, and
     /// neither does one that exceeds the call timeout because it waits for a person.
     async fn run_probing(&mut self, mut server: RunningServer) -> ActorState {
-        let deadline = Instant::now() + self.spec.limits.call_timeout;
+        let deadline = Instant::now() + self.spec.limits.call_timeout + PROBE_GRACE;
         loop {
             let Ok(event) = timeout_at(deadline, self.next_event(&mut server)).await else {
                 return ActorState::Tripped { server, until: Instant::now(), pause: None };

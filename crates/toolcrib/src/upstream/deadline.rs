@@ -10,6 +10,27 @@ use crate::model::hint::Hint;
 use crate::spec::{NamePattern, ServerId, ServerLimits, ToolsSpec};
 use crate::util::format;
 
+/// The time at which a request ends without a response, and how far progress can move it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RequestDeadline {
+    pub(super) until: Instant,
+    /// Limit without progress.
+    timeout: Duration,
+    hard_limit: Instant,
+}
+
+impl RequestDeadline {
+    /// Returns the deadline after `activity`, or `None` if it is not later than this one.
+    pub(super) fn extend(self, activity: Option<Activity>) -> Option<Self> {
+        let until = match activity {
+            Some(Activity::Progress(at)) => self.hard_limit.min(at + self.timeout),
+            Some(Activity::Question) => self.hard_limit,
+            None => self.until,
+        };
+        (until > self.until).then_some(Self { until, ..self })
+    }
+}
+
 /// Deadline of one call.
 pub(crate) struct Deadline<'a> {
     began: Instant,
@@ -47,14 +68,9 @@ impl<'a> Deadline<'a> {
         self.began + self.timeout.min(self.max)
     }
 
-    /// Returns the deadline after `activity`, or `None` if it is not later than `until`.
-    pub(super) fn extend(&self, until: Instant, activity: Option<Activity>) -> Option<Instant> {
-        let extended = match activity {
-            Some(Activity::Progress(at)) => self.hard_limit().min(at + self.timeout),
-            Some(Activity::Question) => self.hard_limit(),
-            None => until,
-        };
-        Some(extended).filter(|extended| *extended > until)
+    /// Returns the deadline of a request of the call.
+    pub(super) fn for_request(&self) -> RequestDeadline {
+        RequestDeadline { until: self.initial(), timeout: self.timeout, hard_limit: self.hard_limit() }
     }
 
     /// Returns the error of a call that missed the deadline `until`; the hint names the setting.
@@ -135,12 +151,16 @@ mod tests {
     #[tokio::test]
     async fn progress_extends_the_deadline_up_to_the_hard_limit() {
         let (limits, tools, began) = (limits(10, 25, None), ToolsSpec::default(), Instant::now());
-        let deadline = Deadline::new(&limits, &tools, "x", began);
+        let deadline = Deadline::new(&limits, &tools, "x", began).for_request();
         let at = |seconds: u64| began + Duration::from_secs(seconds);
-        assert_eq!(deadline.extend(at(10), None), None);
-        assert_eq!(deadline.extend(at(10), Some(Activity::Progress(at(8)))), Some(at(18)));
-        assert_eq!(deadline.extend(at(18), Some(Activity::Progress(at(17)))), Some(at(25)));
-        assert_eq!(deadline.extend(at(25), Some(Activity::Progress(at(24)))), None);
-        assert_eq!(deadline.extend(at(10), Some(Activity::Question)), Some(at(25)));
+        let extend = |until, activity| {
+            RequestDeadline { until, ..deadline }.extend(activity).map(|extended| extended.until)
+        };
+        assert_eq!(deadline.until, at(10));
+        assert_eq!(extend(at(10), None), None);
+        assert_eq!(extend(at(10), Some(Activity::Progress(at(8)))), Some(at(18)));
+        assert_eq!(extend(at(18), Some(Activity::Progress(at(17)))), Some(at(25)));
+        assert_eq!(extend(at(25), Some(Activity::Progress(at(24)))), None);
+        assert_eq!(extend(at(10), Some(Activity::Question)), Some(at(25)));
     }
 }

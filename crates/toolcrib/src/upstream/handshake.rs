@@ -308,7 +308,7 @@ async fn request(mux: &Mux, request: &HandshakeRequest) -> Result<ResponsePayloa
 
 fn send(mux: &Mux, request: &HandshakeRequest) -> Result<PendingReply, Error> {
     Ok(mux
-        .send_request(request.method, None, |_, line| request.params.write_to(line))?
+        .send_request(request.method, None, None, |_, line| request.params.write_to(line))?
         .without_cancellation())
 }
 

@@ -4,6 +4,7 @@
 //! server. Notifications and requests of the server go to the client they belong to. When the transport breaks, all
 //! pending requests fail with the server's exit report.
 
+mod deadline_timer;
 mod incoming;
 #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "the HTTP transport uses more of it"))]
 pub(super) mod link;
@@ -13,10 +14,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use bytes::Bytes;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::deadline::RequestDeadline;
 use super::pending::{PendingRequest, PendingRequests, RequestEnd, ResponseReceiver};
 use super::relist::RelistQueue;
 use super::transport::input_pipe::DirectInput;
@@ -61,6 +63,8 @@ struct MuxInner {
     queued_bytes: AtomicUsize,
     /// Takes the only request in flight, past the empty queue.
     direct_input: OnceLock<DirectInput>,
+    /// Wakes the task of the deadlines after the timer was set to an earlier time.
+    timer_advanced: Notify,
     garbage_lines: AtomicU64,
     /// Grows with every read from the server, also when it holds no valid message.
     received_count: AtomicU64,
@@ -160,6 +164,7 @@ impl Mux {
             outgoing,
             queued_bytes: AtomicUsize::new(0),
             direct_input: OnceLock::new(),
+            timer_advanced: Notify::new(),
             garbage_lines: AtomicU64::new(0),
             received_count: AtomicU64::new(0),
             has_spoken_mcp: AtomicBool::new(false),
@@ -190,6 +195,7 @@ impl Mux {
         let closer = CloseOnDrop::new(link.clone());
         let running = Box::new(transport).run(link, queue);
         inner.tasks.spawn_boxed(async move { closer.close(running.await) });
+        inner.tasks.spawn_boxed(deadline_timer::run(inner.clone()));
         Self { inner }
     }
 
@@ -202,14 +208,19 @@ impl Mux {
         &self,
         method: &str,
         receiver: Option<ResponseReceiver>,
+        deadline: Option<RequestDeadline>,
         params: impl FnOnce(u64, &mut Vec<u8>),
     ) -> Result<PendingReply, Error> {
         let (reply_sender, reply_receiver) = oneshot::channel();
         let mut pending = self.inner.pending();
-        let id = pending.insert(PendingRequest::new(reply_sender, receiver));
+        let id = pending.insert(PendingRequest::new(reply_sender, receiver).with_deadline(deadline));
         let ping = self.inner.add_ping_after_cancellation(&mut pending);
         let is_alone = pending.check_alone();
+        let is_timer_late = pending.advance_timer(deadline);
         drop(pending);
+        if is_timer_late {
+            self.inner.timer_advanced.notify_one();
+        }
         let id = id.ok_or_else(|| self.exit_error(Delivery::NotSent))?;
         self.inner.send_ping(ping);
         let pending_reply = PendingReply::new(self.inner.clone(), id, reply_receiver);
@@ -276,7 +287,7 @@ impl Mux {
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        self.inner.pending().is_closed()
+        self.inner.end.get().is_some()
     }
 
     pub(super) fn relist_queue(&self) -> &RelistQueue {

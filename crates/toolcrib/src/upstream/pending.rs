@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::deadline::RequestDeadline;
 use super::fair_queue::Turn;
 use crate::call::updates::UpdateSink;
 use crate::model::error::Error;
@@ -41,12 +42,16 @@ pub(super) enum RequestEnd {
     Failed(Error),
     /// The connection closed first.
     Lost(Delivery),
+    /// No response came before this time. The request stays in the table until its caller has cancelled it.
+    TimedOut(Instant),
 }
 
 /// A request that waits for its response.
 #[derive(Debug)]
 pub(super) struct PendingRequest {
-    reply: oneshot::Sender<RequestEnd>,
+    /// `None` after the request has timed out.
+    reply: Option<oneshot::Sender<RequestEnd>>,
+    deadline: Option<RequestDeadline>,
     /// The client behind the request; `None` for the gateway's own requests.
     receiver: Option<ResponseReceiver>,
     /// `NotSent` only if the transport has reported that the server did not process the request.
@@ -133,7 +138,18 @@ impl PendingRequest {
     }
 
     pub(super) fn new(reply: oneshot::Sender<RequestEnd>, receiver: Option<ResponseReceiver>) -> Self {
-        Self { reply, receiver, delivery: Delivery::MaybeSent, progress: None, open_questions: 0 }
+        Self {
+            reply: Some(reply),
+            deadline: None,
+            receiver,
+            delivery: Delivery::MaybeSent,
+            progress: None,
+            open_questions: 0,
+        }
+    }
+
+    pub(super) fn with_deadline(self, deadline: Option<RequestDeadline>) -> Self {
+        Self { deadline, ..self }
     }
 
     pub(super) fn finish(self, end: RequestEnd) {
@@ -144,7 +160,30 @@ impl PendingRequest {
             end => end,
         };
         // The receiver is gone if the caller was dropped at the same time.
-        let _ = self.reply.send(end);
+        let _ = self.reply.map(|reply| reply.send(end));
+    }
+
+    /// Returns the newest sign of life.
+    fn last_activity(&self) -> Option<Activity> {
+        match self.open_questions {
+            0 => self.progress.map(Activity::Progress),
+            _ => Some(Activity::Question),
+        }
+    }
+
+    /// Moves a deadline that has passed if there was activity; otherwise ends the request. Returns when to look again.
+    fn check_deadline(&mut self, now: Instant) -> Option<Instant> {
+        let deadline = self.deadline?;
+        if deadline.until > now {
+            return Some(deadline.until);
+        }
+        self.deadline = deadline.extend(self.last_activity());
+        if let Some(extended) = self.deadline {
+            return Some(extended.until);
+        }
+        // The receiver is gone if the caller was dropped at the same time.
+        let _ = self.reply.take().map(|reply| reply.send(RequestEnd::TimedOut(deadline.until)));
+        None
     }
 
     /// Ends the request because its connection closed.
@@ -166,6 +205,8 @@ pub(super) struct PendingRequests {
     most_in_flight: usize,
     last_question_id: u64,
     closed: bool,
+    /// When the timer of the connection next looks for passed deadlines. It is not later than any deadline.
+    timer: Option<Instant>,
     /// True if log messages may arrive later than the response to their call.
     remembers_last_client: bool,
     last_client: Option<LastClient>,
@@ -180,6 +221,22 @@ impl PendingRequests {
         self.last_id += 1;
         self.requests.insert(self.last_id, request);
         Some(self.last_id)
+    }
+
+    /// Returns whether the timer must be set to an earlier time for this deadline, and records that it is.
+    pub(super) fn advance_timer(&mut self, deadline: Option<RequestDeadline>) -> bool {
+        let Some(RequestDeadline { until, .. }) = deadline else { return false };
+        let is_earlier = self.timer.is_none_or(|timer| until < timer);
+        if is_earlier {
+            self.timer = Some(until);
+        }
+        is_earlier
+    }
+
+    /// Ends the requests whose deadlines have passed. Returns when to look again, if any request has a deadline.
+    pub(super) fn check_deadlines(&mut self, now: Instant) -> Option<Instant> {
+        self.timer = self.requests.values_mut().filter_map(|request| request.check_deadline(now)).min();
+        self.timer
     }
 
     /// Removes a request that has ended.
@@ -359,12 +416,7 @@ impl PendingRequests {
 
     /// Returns the newest sign of life of a request.
     pub(super) fn last_activity(&self, id: u64) -> Option<Activity> {
-        let request = self.requests.get(&id)?;
-        if request.open_questions > 0 {
-            Some(Activity::Question)
-        } else {
-            request.progress.map(Activity::Progress)
-        }
+        self.requests.get(&id)?.last_activity()
     }
 
     /// Returns the client that a message of the server belongs to, and the call to deliver it on.
@@ -422,12 +474,76 @@ impl PendingRequests {
         std::mem::take(&mut self.requests).into_values().collect()
     }
 
-    pub(super) fn is_closed(&self) -> bool {
-        self.closed
-    }
-
     /// Counts the clients' requests in flight, without the gateway's own.
     pub(super) fn in_flight(&self) -> usize {
         self.requests.values().filter(|request| request.receiver.is_some()).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot::Receiver;
+
+    use super::*;
+    use crate::spec::{ServerLimits, ToolsSpec};
+    use crate::upstream::deadline::Deadline;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    struct AddedRequest {
+        id: u64,
+        end: Receiver<RequestEnd>,
+        /// True if the timer had to be set to an earlier time.
+        advanced_timer: bool,
+    }
+
+    /// Adds a request with a time limit in seconds.
+    fn add(pending: &mut PendingRequests, began: Instant, seconds: u32) -> AddedRequest {
+        let limits = ServerLimits { call_timeout: seconds * SECOND, ..ServerLimits::default() };
+        let tools = ToolsSpec::default();
+        let deadline = Some(Deadline::new(&limits, &tools, "echo", began).for_request());
+        let (sender, end) = oneshot::channel();
+        let id = pending.insert(PendingRequest::new(sender, None).with_deadline(deadline)).unwrap();
+        AddedRequest { id, end, advanced_timer: pending.advance_timer(deadline) }
+    }
+
+    fn has_timed_out(receiver: &mut Receiver<RequestEnd>, deadline: Instant) -> bool {
+        matches!(receiver.try_recv(), Ok(RequestEnd::TimedOut(until)) if until == deadline)
+    }
+
+    #[test]
+    fn timer_is_set_only_for_an_earlier_deadline() {
+        let began = Instant::now();
+        let mut pending = PendingRequests::default();
+        let mut first = add(&mut pending, began, 10);
+        assert!(first.advanced_timer && !add(&mut pending, began + SECOND, 10).advanced_timer);
+        assert!(add(&mut pending, began, 3).advanced_timer);
+        assert_eq!(pending.check_deadlines(began + 3 * SECOND), Some(began + 10 * SECOND));
+        assert_eq!(pending.check_deadlines(began + 10 * SECOND), Some(began + 11 * SECOND));
+        assert!(has_timed_out(&mut first.end, began + 10 * SECOND) && pending.is_pending(first.id));
+        assert_eq!(pending.check_deadlines(began + 11 * SECOND), None);
+        assert!(add(&mut pending, began + 20 * SECOND, 10).advanced_timer, "the timer was not set");
+    }
+
+    #[test]
+    fn progress_moves_a_deadline_when_it_passes() {
+        let began = Instant::now();
+        let mut pending = PendingRequests::default();
+        let mut request = add(&mut pending, began, 10);
+        pending.requests.get_mut(&request.id).unwrap().progress = Some(began + 8 * SECOND);
+        assert_eq!(pending.check_deadlines(began + 10 * SECOND), Some(began + 18 * SECOND));
+        assert!(!has_timed_out(&mut request.end, began + 10 * SECOND));
+        assert_eq!(pending.check_deadlines(began + 18 * SECOND), None);
+    }
+
+    #[test]
+    fn response_after_the_deadline_is_dropped() {
+        let began = Instant::now();
+        let mut pending = PendingRequests::default();
+        let mut request = add(&mut pending, began, 10);
+        assert_eq!(pending.check_deadlines(began + 10 * SECOND), None);
+        let response = RequestEnd::Answered(ResponsePayload::Result("{}".into()));
+        pending.remove(request.id).unwrap().finish(response);
+        assert!(has_timed_out(&mut request.end, began + 10 * SECOND));
     }
 }

@@ -165,7 +165,7 @@ impl Connection {
             };
             let mut params = Object::default();
             params.set_unchecked("notifications", filter);
-            let Ok(mut stream) = self.send_request(LISTEN, &mut params, None) else {
+            let Ok(mut stream) = self.send_request(LISTEN, &mut params, None, None) else {
                 sleep(MAX_RETRY_DELAY).await;
                 continue;
             };

@@ -69,13 +69,13 @@ impl Connection {
         let turn = Some(self.acquire_turn(call.client.key, deadline).await?);
         let receiver =
             ResponseReceiver { client: call.client.clone(), updates: call.update_sink.clone(), turn };
-        let mut result = self.send_request("tasks/result", &mut task_params(&task), Some(receiver))?;
-        let mut until = deadline.initial();
+        let mut result = self.send_request("tasks/result", &mut task_params(&task), Some(receiver), None)?;
+        let mut until = deadline.for_request();
         let response = loop {
             tokio::select! {
                 biased;
                 response = &mut result => break response?,
-                () = sleep_until(until) => {}
+                () = sleep_until(until.until) => {}
             }
             let is_working = tokio::select! {
                 biased;
@@ -84,9 +84,9 @@ impl Connection {
             };
             let activity =
                 if is_working { Some(Activity::Progress(Instant::now())) } else { result.last_activity() };
-            match deadline.extend(until, activity) {
+            match until.extend(activity) {
                 Some(extended) => until = extended,
-                None => return Err(deadline.timeout_error(&self.server, until)),
+                None => return Err(deadline.timeout_error(&self.server, until.until)),
             }
         };
         running.task = None;
@@ -112,7 +112,7 @@ impl Drop for RunningTask<'_> {
     fn drop(&mut self) {
         let Some(task) = &self.task else { return };
         // The response does not matter. If the server is gone, so is the task.
-        if let Ok(reply) = self.connection.send_request("tasks/cancel", &mut task_params(task), None) {
+        if let Ok(reply) = self.connection.send_request("tasks/cancel", &mut task_params(task), None, None) {
             drop(reply.without_cancellation());
         }
     }

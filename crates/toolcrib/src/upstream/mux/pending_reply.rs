@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::super::pending::{Activity, RequestEnd};
 use super::MuxInner;
@@ -22,11 +23,12 @@ pub(in crate::upstream) struct PendingReply {
     cancel_on_drop: bool,
     /// Set when the request has ended. It is no longer in the table.
     has_ended: bool,
+    missed_deadline: Option<Instant>,
 }
 
 impl PendingReply {
     pub(super) fn new(inner: Arc<MuxInner>, id: u64, receiver: oneshot::Receiver<RequestEnd>) -> Self {
-        Self { inner, id, receiver, cancel_on_drop: true, has_ended: false }
+        Self { inner, id, receiver, cancel_on_drop: true, has_ended: false, missed_deadline: None }
     }
 
     /// Returns the request's id.
@@ -37,6 +39,11 @@ impl PendingReply {
     /// Returns the newest sign of life of the request.
     pub(in crate::upstream) fn last_activity(&self) -> Option<Activity> {
         self.inner.pending().last_activity(self.id)
+    }
+
+    /// Returns the deadline of the request if it passed before the response.
+    pub(in crate::upstream) fn missed_deadline(&self) -> Option<Instant> {
+        self.missed_deadline
     }
 
     /// Does not cancel the request on drop; the protocol does not allow that for every request.
@@ -51,7 +58,7 @@ impl Future for PendingReply {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let end = std::task::ready!(Pin::new(&mut self.receiver).poll(context));
-        self.has_ended = true;
+        self.has_ended = !matches!(end, Ok(RequestEnd::TimedOut(_)));
         Poll::Ready(match end {
             Ok(RequestEnd::Answered(response)) => Ok(response),
             Ok(RequestEnd::BadReply(reason)) => {
@@ -60,6 +67,12 @@ impl Future for PendingReply {
                     .with_server(server))
             }
             Ok(RequestEnd::Failed(error)) => Err(error),
+            Ok(RequestEnd::TimedOut(until)) => {
+                self.missed_deadline = Some(until);
+                let server = &self.inner.server;
+                Err(Error::new(ErrorKind::TimedOut, format!("`{server}` did not answer in time"))
+                    .with_server(server))
+            }
             Ok(RequestEnd::Lost(delivery)) => Err(self.inner.exit_error(delivery)),
             Err(_) => Err(self.inner.exit_error(Delivery::MaybeSent)),
         })

@@ -26,7 +26,7 @@ fn open() -> (Mux, DuplexStream, oneshot::Sender<ExitReport>) {
 }
 
 fn send_call(mux: &Mux) -> PendingReply {
-    mux.send_request("tools/call", None, |_, line| line.extend_from_slice(b"{}")).unwrap()
+    mux.send_request("tools/call", None, None, |_, line| line.extend_from_slice(b"{}")).unwrap()
 }
 
 #[tokio::test(start_paused = true)]

@@ -61,7 +61,7 @@ fn open() -> (Mux, Script) {
 }
 
 fn send_call(mux: &Mux) -> PendingReply {
-    mux.send_request("tools/call", None, |_, line| line.extend_from_slice(b"{}")).unwrap()
+    mux.send_request("tools/call", None, None, |_, line| line.extend_from_slice(b"{}")).unwrap()
 }
 
 async fn delivery(reply: PendingReply) -> Delivery {
@@ -219,7 +219,8 @@ async fn request_after_the_end_is_refused_as_not_sent() {
     let (mux, script) = open();
     script.exit(1);
     mux.closed().await;
-    let error = mux.send_request("tools/call", None, |_, line| line.extend_from_slice(b"{}")).unwrap_err();
+    let error =
+        mux.send_request("tools/call", None, None, |_, line| line.extend_from_slice(b"{}")).unwrap_err();
     assert_eq!((error.kind(), error.delivery()), (ErrorKind::Lost, Delivery::NotSent));
 }
 

@@ -49,9 +49,9 @@ async fn progress_extends_the_deadline_up_to_the_hard_limit() {
     assert_eq!(received.len(), 10);
     let before = Instant::now();
     let (outcome, received, fake) =
-        call_with_progress(ServerLimits::default(), json!({"steps": 100, "every": 50_000}), 1000).await;
+        call_with_progress(ServerLimits::default(), json!({"steps": 100, "every": 45_000}), 1000).await;
     let error = outcome.unwrap_err();
-    assert_eq!((error.kind(), before.elapsed().as_secs(), received.len()), (ErrorKind::TimedOut, 600, 11));
+    assert_eq!((error.kind(), before.elapsed().as_secs(), received.len()), (ErrorKind::TimedOut, 600, 13));
     assert!(error.hint().to_string().contains("call-timeout-max"), "{}", error.hint());
     assert_eq!(fake.received("notifications/cancelled").len(), 1);
 }

@@ -225,6 +225,30 @@ async fn timed_out_call_is_cancelled_at_the_server() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn calls_time_out_at_their_own_deadlines() {
+    let fake = FakeServer::new();
+    let mut spec = spec(&fake);
+    let connection = Arc::new(connect(&spec).await);
+    let began = Instant::now();
+    let spawn_hanging_call = || {
+        let connection = connection.clone();
+        tokio::spawn(async move {
+            let error = call(&connection, "hang", Value::Null).await.unwrap_err();
+            (error.kind(), began.elapsed().as_secs())
+        })
+    };
+    let first = spawn_hanging_call();
+    settle().await;
+    spec.limits.call_timeout = 5 * SECOND;
+    connection.apply_settings(&spec);
+    let second = spawn_hanging_call();
+    assert_eq!(second.await.unwrap(), (ErrorKind::TimedOut, 5));
+    call(&connection, "echo", Value::Null).await.unwrap();
+    assert_eq!(first.await.unwrap(), (ErrorKind::TimedOut, 60));
+    assert_eq!(spawn_hanging_call().await.unwrap(), (ErrorKind::TimedOut, 65), "after all deadlines passed");
+}
+
+#[tokio::test(start_paused = true)]
 async fn finished_call_is_not_cancelled() {
     let fake = FakeServer::new();
     let connection = connect(&spec(&fake)).await;

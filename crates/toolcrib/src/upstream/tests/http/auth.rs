@@ -85,7 +85,7 @@ async fn open(server: &RemoteServer, auth: &Arc<NumberedTokens>) -> Mux {
 
 async fn call_echo(mux: &Mux) -> Result<ResponsePayload, Error> {
     let params = br#"{"name":"echo","arguments":{}}"#;
-    mux.send_request("tools/call", None, |_, line| line.extend_from_slice(params)).unwrap().await
+    mux.send_request("tools/call", None, None, |_, line| line.extend_from_slice(params)).unwrap().await
 }
 
 /// Starts a server that accepts the listed tokens and rejects others with this status.

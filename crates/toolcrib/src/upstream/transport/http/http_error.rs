@@ -122,7 +122,9 @@ impl HttpErrorMapper {
         let reason = match end {
             RequestEnd::Failed(error) => error.to_string(),
             RequestEnd::BadReply(reason) => reason,
-            RequestEnd::Answered(_) | RequestEnd::Lost { .. } => "the server refused".to_owned(),
+            RequestEnd::Answered(_) | RequestEnd::Lost(_) | RequestEnd::TimedOut(_) => {
+                "the server refused".to_owned()
+            }
         };
         let message = format!("the session at `{server}` expired and cannot be renewed: {reason}");
         RequestEnd::Failed(Error::new(ErrorKind::BadReply, message).with_server(server))
