@@ -69,13 +69,15 @@ impl KeptLease {
         Some(lease)
     }
 
-    /// Keeps the lease on an instance of one client if the outcome of its call asks for input.
-    fn keep_if_asked(&mut self, lease: Lease, call: &Call, outcome: &Result<Outcome, Error>) {
+    /// Keeps the lease on an instance of one client if the outcome of its call asks for input, and releases it otherwise.
+    fn keep_or_release(&mut self, lease: Lease, call: &Call, outcome: &Result<Outcome, Error>) {
         if call.client.era == Era::Stateless
             && lease.is_for_one_client()
             && outcome.as_ref().is_ok_and(requires_input)
         {
             self.0 = Some(Box::new(lease));
+        } else {
+            lease.release_after_call();
         }
     }
 }
@@ -203,7 +205,7 @@ async fn send_to_server(
     call.sent_late |= is_late;
     flight.into_iter().for_each(SingleFlight::mark_sent);
     let outcome = lease.send(call, &target.name, started).await;
-    kept.keep_if_asked(lease, call, &outcome);
+    kept.keep_or_release(lease, call, &outcome);
     match outcome {
         Err(error) if retry::may_retry(router, &error, call, target) => {
             Box::pin(retry::retry(router, call, target, flight, kept, error, started)).await

@@ -10,11 +10,10 @@ use crate::supervisor::Lease;
 impl Registry {
     /// Returns a lease on a shared server if it is ready.
     pub(crate) fn try_lease(&self, server: &ServerId, era: Era) -> Option<Lease> {
-        let supervisor = match self.servers().get(server)? {
-            RegisteredServer::Shared(shared) => shared.for_era(era).clone(),
-            _ => return None,
-        };
-        supervisor.try_lease()
+        match self.servers().get(server)? {
+            RegisteredServer::Shared(shared) => shared.for_era(era).try_lease(),
+            _ => None,
+        }
     }
 
     /// Returns a lease on the instance that a call goes to, and starts it if needed. If the server is replaced

@@ -11,8 +11,8 @@ mod running;
 mod state;
 mod updating;
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
@@ -26,7 +26,9 @@ use super::listing_store::{KnownListing, ListingStore};
 use super::metrics::ServerMetrics;
 use super::slots::Slot;
 use super::start_gate::{Penalty, StartDecision, StartGate, StartPermit};
-use super::{ActorCommand, Lease, LeaseRequest, ServerRecords, Snapshot, SupervisorServices, WatchEvent};
+use super::{
+    ActorCommand, Lease, LeaseRequest, Mailbox, ServerRecords, Snapshot, SupervisorServices, WatchEvent,
+};
 use crate::access::pins::PinnedItems;
 use crate::call::client_context::InstanceOwner;
 use crate::model::error::{Error, ErrorKind};
@@ -55,7 +57,7 @@ const PROBE_GRACE: Duration = Duration::from_secs(1);
 /// The task that owns one server.
 pub(super) struct Actor {
     spec: Arc<ServerSpec>,
-    own_mailbox: mpsc::WeakUnboundedSender<ActorCommand>,
+    own_mailbox: Weak<Mailbox>,
     commands: mpsc::UnboundedReceiver<ActorCommand>,
     snapshot: watch::Sender<Snapshot>,
     start_gate: Arc<StartGate>,
@@ -87,7 +89,7 @@ pub(super) struct Actor {
 
 /// Both ends of an actor's mailbox. The sender is weak, so that the actor ends when all handles are dropped.
 pub(super) struct ActorMailbox {
-    pub(super) sender: mpsc::WeakUnboundedSender<ActorCommand>,
+    pub(super) sender: Weak<Mailbox>,
     pub(super) commands: mpsc::UnboundedReceiver<ActorCommand>,
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::breaker::CallHealth;
@@ -12,7 +12,7 @@ use super::lease_gate::LeaseGate;
 use super::metrics::ServerMetrics;
 use super::recent_callers::RecentCallers;
 use super::slots::SlotPool;
-use super::{ActorCommand, Snapshot};
+use super::{ActorCommand, Mailbox, Snapshot};
 use crate::access::pins::PinnedItems;
 use crate::call::Call;
 use crate::model::caller::Caller;
@@ -66,9 +66,13 @@ pub(crate) struct Lease {
     in_flight_since: Option<Instant>,
     /// True if the server did not answer in time.
     timed_out: bool,
+    /// When the lease counts as released, if that is not the moment in which it is dropped.
+    released_at: Option<Instant>,
+    /// End time of the last call.
+    last_call_ended: Option<Instant>,
     /// The items that may be used, if the server is pinned strictly.
     pinned_items: Option<PinnedItems>,
-    mailbox: mpsc::UnboundedSender<ActorCommand>,
+    mailbox: Arc<Mailbox>,
 }
 
 impl Lease {
@@ -76,7 +80,7 @@ impl Lease {
     pub(super) fn new(
         server: Arc<LeasedServer>,
         pinned_items: Option<PinnedItems>,
-        mailbox: mpsc::UnboundedSender<ActorCommand>,
+        mailbox: Arc<Mailbox>,
     ) -> Self {
         server.metrics.set_idle_rank(0);
         Self {
@@ -86,6 +90,8 @@ impl Lease {
             failing_caller: None,
             in_flight_since: None,
             timed_out: false,
+            released_at: None,
+            last_call_ended: None,
             pinned_items,
             mailbox,
         }
@@ -109,6 +115,11 @@ impl Lease {
     /// Takes over the items that may be used now. Those of a kept lease may be out of date.
     pub(crate) fn update_pinned_items(&mut self) {
         self.pinned_items.clone_from(&self.server.snapshot.borrow().pinned_items);
+    }
+
+    /// Releases the server right after a call, at the time when the call ended, which saves another look at the clock.
+    pub(crate) fn release_after_call(mut self) {
+        self.released_at = self.last_call_ended;
     }
 
     /// Releases the server and reports it as healthy.
@@ -139,6 +150,7 @@ impl Lease {
         let outcome = self.server.connection.call(call, tool, began).await;
         self.in_flight_since = None;
         let ended = Instant::now();
+        self.last_call_ended = Some(ended);
         let duration = ended - began;
         let is_error = outcome.as_ref().map_or(true, Outcome::is_error);
         call.trace.record(|facts| {
@@ -207,7 +219,8 @@ impl Drop for Lease {
         let is_unhealthy = !matches!(self.health, None | Some(CallHealth::Healthy));
         let has_failed = timed_out || is_unhealthy;
         let server = &self.server;
-        let release = server.gate.leave(Instant::now(), has_failed);
+        let released_at = self.released_at.unwrap_or_else(Instant::now);
+        let release = server.gate.leave(released_at, has_failed);
         if release.is_last && !release.needs_notice {
             server.slots.mark_idle(&server.metrics);
         }

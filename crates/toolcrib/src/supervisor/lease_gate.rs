@@ -78,8 +78,12 @@ impl LeaseGate {
 
     /// Releases a lease at `now`. After a failed call, [`failure_seen`](Self::failure_seen) must follow.
     pub(super) fn leave(&self, now: Instant, has_failed: bool) -> Release {
-        // Before the count changes, so that an idle server never shows the time of an earlier release.
-        self.last_release.fetch_max(self.release_time(now), Ordering::SeqCst);
+        // Before the count changes, so that an idle server never shows the time of an earlier release. Releases at the same
+        // moment may write their times in either order.
+        let released = self.release_time(now);
+        if released > self.last_release.load(Ordering::Relaxed) {
+            self.last_release.store(released, Ordering::Release);
+        }
         let before = match has_failed {
             true => self.state.fetch_add(UNSEEN_FAILURE - 1, Ordering::SeqCst),
             false => self.state.fetch_sub(1, Ordering::SeqCst),

@@ -6,14 +6,14 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use crate::util::locks::IgnorePoison as _;
 
-use super::ActorCommand;
 use super::metrics::ServerMetrics;
+use super::{ActorCommand, Mailbox};
 
 /// The slots of one crib.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ struct AssignedSlot {
 /// A server that holds a slot or waits for one.
 #[derive(Debug)]
 pub(super) struct SlotHolder {
-    pub(super) mailbox: mpsc::WeakUnboundedSender<ActorCommand>,
+    pub(super) mailbox: Weak<Mailbox>,
     pub(super) metrics: Arc<ServerMetrics>,
     /// True if the server is configured to keep running while idle, so that others are asked first.
     pub(super) evict_last: bool,
@@ -196,9 +196,9 @@ mod tests {
     use super::*;
 
     fn holder() -> SlotHolder {
-        let (mailbox, _) = mpsc::unbounded_channel();
+        let mailbox: Weak<Mailbox> = Weak::new();
         let metrics = Arc::new(ServerMetrics::default());
-        SlotHolder { mailbox: mailbox.downgrade(), metrics, evict_last: false, eviction_requested: false }
+        SlotHolder { mailbox, metrics, evict_last: false, eviction_requested: false }
     }
 
     #[test]

@@ -105,7 +105,7 @@ impl ListRetry {
 pub(super) struct ConnectionWatcher {
     pub(super) connection: Arc<Connection>,
     pub(super) generation: u64,
-    pub(super) actor: mpsc::WeakUnboundedSender<ActorCommand>,
+    pub(super) actor: Weak<Mailbox>,
     pub(super) pins: Option<Arc<Pins>>,
 }
 
