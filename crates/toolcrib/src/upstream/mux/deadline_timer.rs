@@ -1,7 +1,7 @@
 //! The timer of a connection, which ends requests without a response in time.
 //!
 //! There is one for all requests, because most of them end long before their deadlines: setting and clearing a timer for each
-//! takes 5 % of the instructions of a call, and a tenth of its atomic operations.
+//! takes an eighth of the atomic operations of a call of the library.
 
 use std::future::pending;
 use std::sync::Arc;
