@@ -321,7 +321,7 @@ fn previous_log_and_audit_files_are_continued() {
     let members = |line: &str| -> Vec<String> {
         let line: Value = serde_json::from_str(line).unwrap();
         // Lines of the previous version have no link and no id.
-        let added = ["chain", "id"];
+        let added = ["chain", "hash", "id"];
         line.as_object().unwrap().keys().filter(|name| !added.contains(&name.as_str())).cloned().collect()
     };
     assert_eq!(members(added.trim_end()), members(fixture("audit.jsonl").lines().next().unwrap()));

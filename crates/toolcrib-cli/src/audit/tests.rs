@@ -1,7 +1,7 @@
 //! Tests with real files, `/dev/full` and the writer thread.
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use serde_json::{Value, json};
@@ -10,6 +10,8 @@ use toolcrib::model::denial::Denial;
 use toolcrib::model::event::{CacheUse, CallEnd, Decision};
 use toolcrib::{Caller, ServerId};
 
+use super::chain::ChainWriter;
+use super::file::numbered_path;
 use super::*;
 
 fn record(name: &str) -> CallRecord {
@@ -160,6 +162,7 @@ fn every_change_of_a_line_breaks_the_chain() {
     let swapped = format!("{}\n{}\n{}\n", lines[0], lines[2], lines[1]);
     let without_link = format!("{text}{{\"n\":6}}\n");
     let unchained_start = format!("{{\"n\":0}}\n{text}");
+    let without_hash = text.replacen(",\"hash\":\"blake2b\"", "", 1);
     let upper_case_link =
         text.replacen(&lines[0][lines[0].len() - 66..], &lines[0][lines[0].len() - 66..].to_uppercase(), 1);
     for (changed, line) in [
@@ -169,6 +172,7 @@ fn every_change_of_a_line_breaks_the_chain() {
         (without_link, 6),
         (unchained_start, 2),
         (upper_case_link, 2),
+        (without_hash, 1),
     ] {
         assert_ne!(changed, text);
         std::fs::write(&file, &changed).unwrap();
@@ -230,6 +234,83 @@ fn lines_of_an_earlier_version_and_incomplete_lines_are_covered_by_the_next_link
     assert_eq!(broken_line(&file), Some(4));
     std::fs::write(&file, format!("{text}{{\"n\":5")).unwrap();
     assert_eq!(broken_line(&file), None, "a killed writer may leave the last line incomplete");
+}
+
+#[test]
+fn link_is_the_blake2b_digest_of_what_it_covers() {
+    // Computed with `hashlib.blake2b(data, digest_size=32)` of Python.
+    let [first, second, third] = [
+        "6801a0614c96feb52afafa7751a31cebc26b7dedbc0f0122fcb84f10d9c8dab1",
+        "5576987b76a0d32319854cd872b9c1f75f8fa3baf1349f4bff1d457f578fa7e0",
+        "dff35e8881281671d5ee48e15f797587dd3185d3f154c792144b7fdd38151882",
+    ];
+    let long = "x".repeat(300);
+    let chained =
+        |members: &str, link: &str| format!("{{{members},\"hash\":\"blake2b\",\"chain\":\"{link}\"}}\n");
+    let mut file = ChainWriter::begin(None);
+    file.write_lines(format!("{{\"n\":1}}\na\n{{\"n\":\"{long}\"}}\n").as_bytes());
+    let expected = chained("\"n\":1", first) + "a\n" + &chained(&format!("\"n\":\"{long}\""), second);
+    assert_eq!(String::from_utf8_lossy(&file.out), expected);
+    let mut next = ChainWriter::begin(file.last);
+    next.write_lines(b"{\"n\":3}\n");
+    let expected = chained(&format!("\"n\":3,\"previous\":\"{second}\""), third);
+    assert_eq!(String::from_utf8_lossy(&next.out), expected);
+}
+
+/// Copies a file that earlier versions wrote, alone (`sha256`) or in turn with this one (`mixed`), to `audit.jsonl`.
+fn copy_fixture(name: &str, folder: &TempDir) -> PathBuf {
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/audit/fixtures").join(name);
+    let file = folder.path().join("audit.jsonl");
+    for number in (0..).take_while(|number| numbered_path(&from, *number).exists()) {
+        std::fs::copy(numbered_path(&from, number), numbered_path(&file, number)).unwrap();
+    }
+    file
+}
+
+/// Changes every byte of one file of a chain in turn and checks that the chain breaks at its line. A link that is no longer one
+/// breaks it at the next.
+fn assert_every_change_is_found(file: &Path, changed: &Path) {
+    let text = std::fs::read_to_string(changed).unwrap();
+    let mut start = 0;
+    for (line, number) in text.split_inclusive('\n').zip(1..) {
+        let covered = line.find(",\"chain\"").unwrap_or(0);
+        for index in 0..line.trim_end().len() {
+            let mut other = text.clone().into_bytes();
+            other[start + index] ^= 1;
+            std::fs::write(changed, other).unwrap();
+            let broken = verify(file).unwrap().unwrap_err();
+            assert_eq!(broken.file, changed);
+            let is_later = index >= covered && broken.line > number;
+            assert!(broken.line == number || is_later, "byte {index} of {line}: {broken:?}");
+        }
+        start += line.len();
+    }
+    std::fs::write(changed, text).unwrap();
+}
+
+#[test]
+fn file_of_an_earlier_version_is_continued() {
+    let folder = TempDir::new().unwrap();
+    let file = copy_fixture("sha256.jsonl", &folder);
+    let earlier = std::fs::read_to_string(&file).unwrap();
+    append_numbers(&spec(&file), 4..=5);
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(text.starts_with(&earlier), "{text}");
+    assert_eq!(verify(&file).unwrap().unwrap().lines, 5);
+    std::fs::write(&file, text.replacen(",\"chain\"", ",\"hash\":\"blake2b\",\"chain\"", 1)).unwrap();
+    assert_eq!(broken_line(&file), Some(1));
+}
+
+#[test]
+fn files_that_two_versions_write_in_turn_are_intact() {
+    let folder = TempDir::new().unwrap();
+    let file = copy_fixture("mixed.jsonl", &folder);
+    let last = lines(&file).pop().unwrap()["chain"].clone();
+    append_numbers(&AuditSpec { size: 20, keep: 3, ..spec(&file) }, 9..=9);
+    assert_eq!(lines(&file)[0]["previous"], last);
+    let chain = verify(&file).unwrap().unwrap();
+    assert_eq!((chain.files, chain.lines, chain.unchained), (4, 9, 1));
+    (0..4).for_each(|number| assert_every_change_is_found(&file, &numbered_path(&file, number)));
 }
 
 #[test]

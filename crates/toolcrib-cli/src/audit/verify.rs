@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::chain::{self, Link, LinkHasher};
+use super::chain::{self, Link, LinkVerifier};
 use super::file::{is_at, numbered_path};
 
 /// An intact chain.
@@ -113,7 +113,7 @@ impl OpenedFile {
 /// Compares the links of one file.
 struct FileVerifier<'a> {
     chain: &'a mut IntactChain,
-    hasher: LinkHasher,
+    links: LinkVerifier,
     line_number: u64,
     /// Whole lines since the last link.
     uncovered: u64,
@@ -122,7 +122,7 @@ struct FileVerifier<'a> {
 impl<'a> FileVerifier<'a> {
     fn new(chain: &'a mut IntactChain) -> Self {
         chain.files += 1;
-        Self { chain, hasher: LinkHasher::after(None), line_number: 0, uncovered: 0 }
+        Self { chain, links: LinkVerifier::after(None), line_number: 0, uncovered: 0 }
     }
 
     /// Reads a whole file. The inner error is the reason why the chain is broken at the current line.
@@ -143,7 +143,7 @@ impl<'a> FileVerifier<'a> {
 
     fn read_line(&mut self, line: &[u8]) -> Result<(), &'static str> {
         let Some((members, link)) = chain::split_link(line) else {
-            self.hasher.update(line);
+            self.links.update(line);
             // The line that a killed writer left incomplete is the last one.
             let is_whole = line.ends_with(b"\n");
             self.uncovered += u64::from(is_whole);
@@ -153,9 +153,8 @@ impl<'a> FileVerifier<'a> {
         if self.line_number == 1 {
             self.begin_after(previous_link(line))?;
         }
-        self.hasher.update(members);
-        let hasher = std::mem::replace(&mut self.hasher, LinkHasher::after(Some(link)));
-        if hasher.link() != link {
+        let links = std::mem::replace(&mut self.links, LinkVerifier::after(Some(link)));
+        if !links.verify(members, link) {
             return Err("its link does not match the lines up to it");
         }
         self.chain.last = Some(link);
@@ -171,7 +170,7 @@ impl<'a> FileVerifier<'a> {
         } else if previous != self.chain.last {
             return Err("it does not continue the file before");
         }
-        self.hasher = LinkHasher::after(previous);
+        self.links = LinkVerifier::after(previous);
         Ok(())
     }
 }
