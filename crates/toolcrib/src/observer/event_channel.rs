@@ -1,7 +1,7 @@
 //! `EventChannel`: a broadcast channel that ends for its receivers when it is closed, although senders remain.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, RwLock, RwLockReadGuard};
+use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use tokio::sync::broadcast;
 
@@ -18,10 +18,17 @@ pub(crate) struct EventChannel<T> {
 
 #[derive(Debug)]
 struct ChannelInner<T> {
-    /// `None` once the channel is closed.
-    sender: RwLock<Option<broadcast::Sender<T>>>,
+    state: RwLock<ChannelState<T>>,
     /// Whether there ever was a receiver, so that a channel without one costs nothing.
     was_subscribed: AtomicBool,
+}
+
+#[derive(Debug)]
+enum ChannelState<T> {
+    /// There was no receiver yet. The buffer, which is large, is allocated for the first one.
+    Unused,
+    Open(broadcast::Sender<T>),
+    Closed,
 }
 
 impl<T> Clone for EventChannel<T> {
@@ -30,22 +37,26 @@ impl<T> Clone for EventChannel<T> {
     }
 }
 
-impl<T: Clone> Default for EventChannel<T> {
+impl<T> Default for EventChannel<T> {
     fn default() -> Self {
-        let sender = RwLock::new(Some(broadcast::channel(CHANNEL_CAPACITY).0));
-        Self { inner: Arc::new(ChannelInner { sender, was_subscribed: AtomicBool::new(false) }) }
+        let state = RwLock::new(ChannelState::Unused);
+        Self { inner: Arc::new(ChannelInner { state, was_subscribed: AtomicBool::new(false) }) }
     }
 }
 
 impl<T: Clone> EventChannel<T> {
-    fn sender(&self) -> RwLockReadGuard<'_, Option<broadcast::Sender<T>>> {
-        self.inner.sender.read().ignore_poison()
+    fn state(&self) -> RwLockReadGuard<'_, ChannelState<T>> {
+        self.inner.state.read().ignore_poison()
+    }
+
+    fn state_mut(&self) -> RwLockWriteGuard<'_, ChannelState<T>> {
+        self.inner.state.write().ignore_poison()
     }
 
     /// Sends a value to the receivers, if there are any.
     pub(crate) fn send(&self, value: T) {
         if self.inner.was_subscribed.load(Ordering::Relaxed)
-            && let Some(sender) = &*self.sender()
+            && let ChannelState::Open(sender) = &*self.state()
         {
             // Fails if all receivers were dropped.
             let _ = sender.send(value);
@@ -55,24 +66,27 @@ impl<T: Clone> EventChannel<T> {
     /// Returns whether there is a receiver.
     pub(crate) fn has_receivers(&self) -> bool {
         self.inner.was_subscribed.load(Ordering::Relaxed)
-            && self.sender().as_ref().is_some_and(|sender| sender.receiver_count() > 0)
+            && matches!(&*self.state(), ChannelState::Open(sender) if sender.receiver_count() > 0)
     }
 
     /// Returns a receiver of the values from now on; after [`EventChannel::close`], one that has ended.
     pub(crate) fn subscribe(&self) -> broadcast::Receiver<T> {
-        let sender = self.sender();
-        match &*sender {
-            Some(sender) => {
+        let mut state = self.state_mut();
+        match &*state {
+            ChannelState::Unused => {
+                let (sender, receiver) = broadcast::channel(CHANNEL_CAPACITY);
+                *state = ChannelState::Open(sender);
                 self.inner.was_subscribed.store(true, Ordering::Relaxed);
-                sender.subscribe()
+                receiver
             }
-            None => broadcast::channel(1).1,
+            ChannelState::Open(sender) => sender.subscribe(),
+            ChannelState::Closed => broadcast::channel(1).1,
         }
     }
 
     /// Ends the channel: receivers get what was sent before, and then the end.
     pub(crate) fn close(&self) {
-        *self.inner.sender.write().ignore_poison() = None;
+        *self.state_mut() = ChannelState::Closed;
     }
 }
 
