@@ -12,6 +12,7 @@ use tokio_util::task::TaskTracker;
 
 use super::build_error::{BuildError, check_supported};
 use super::handlers::{ClientOptions, spawn_notification_handler};
+use super::process_services::ProcessServices;
 use super::saved_usage::SavedUsageFile;
 use super::{Crib, CribInner, LISTINGS_FOLDER, ToolSearch};
 use crate::access::approvals::Approvals;
@@ -33,11 +34,10 @@ use crate::observer::{Observer, Observers};
 use crate::pipeline::discovery::{DEFAULT_LISTING_WAIT, Discoverer};
 use crate::pipeline::router::{CallChecks, CallRouter};
 use crate::pipeline::suspended_calls::SuspendedCalls;
-use crate::process::{self, Spawner};
+use crate::process;
 use crate::registry::Registry;
 use crate::search::Embedder;
 use crate::secrets::{SecretStore, SecretStoreHandle};
-
 use crate::spec::{Capacity, NameClash, Roster, ServerId, ServerSpec};
 use crate::store::usage_file::{self, UsageFile};
 use crate::store::{
@@ -74,11 +74,12 @@ const MAX_ADHOC: usize = 16;
 /// ```
 #[derive(Default)]
 pub struct CribBuilder {
-    roster: Roster,
+    pub(super) roster: Roster,
     clash: Option<NameClash>,
-    state_dir: Option<PathBuf>,
+    pub(super) state_dir: Option<PathBuf>,
     pins_dir: Option<PathBuf>,
-    shim: Option<PathBuf>,
+    pub(super) shim: Option<PathBuf>,
+    pub(super) process_services: Option<ProcessServices>,
     listing_wait: Option<Duration>,
     capacity: Capacity,
     policy: Policy,
@@ -359,14 +360,15 @@ impl CribBuilder {
         let pins_dir = self.pins_dir.take().or_else(|| Some(self.state_dir.as_ref()?.join("pins")));
         let pins_dir = pins_dir.filter(|_| store.is_none());
         let memory = open_memory_store(&self.limits, usage_file.as_deref(), pins_dir.clone());
-        let tasks = TaskTracker::new();
+        let processes = self.process_services();
+        let tasks = processes.tasks.clone();
         let cache = Arc::new(open_cache(store.as_ref(), &tasks));
         cache.set_max_bytes(self.capacity.cache);
         let notices = store.as_ref().map(StoreNotices::watch);
         let store: Arc<dyn Store> = store.unwrap_or_else(|| memory.clone());
-        let pins = Arc::new(PinStore::new(store.clone(), pins_dir, tasks.clone()));
+        let pins = Arc::new(PinStore::new(store.clone(), pins_dir, tasks));
         let stop_tasks = CancellationToken::new();
-        let services = self.open_services(cache, pins, tasks, &stop_tasks);
+        let services = self.open_services(cache, pins, processes, &stop_tasks);
         let listings_dir = self.state_dir.map(|dir| dir.join(LISTINGS_FOLDER));
         let max_adhoc = self.max_adhoc_servers.unwrap_or(MAX_ADHOC);
         let registry = Arc::new(Registry::new(listings_dir, max_adhoc, services.clone()));
@@ -414,7 +416,7 @@ impl CribBuilder {
     }
 
     /// Checks everything that can prevent a crib from being built.
-    fn check(&self) -> Result<(), BuildError> {
+    pub(super) fn check(&self) -> Result<(), BuildError> {
         if let Some(clash) = &self.clash {
             return Err(clash.clone().into());
         }
@@ -438,10 +440,10 @@ impl CribBuilder {
         &mut self,
         cache: Arc<ResponseCache>,
         pins: Arc<PinStore>,
-        tasks: TaskTracker,
+        processes: ProcessServices,
         stop_tasks: &CancellationToken,
     ) -> SupervisorServices {
-        let trees_dir = self.state_dir.as_ref().map(|dir| dir.join("trees"));
+        let ProcessServices { spawner, tasks } = processes;
         let declaration = std::mem::take(&mut self.client).into_declaration(&tasks, stop_tasks);
         let policy = std::mem::take(&mut self.policy);
         SupervisorServices {
@@ -449,7 +451,7 @@ impl CribBuilder {
             tasks,
             access: Arc::new(VisibleCatalogs::new(policy, self.exposure.take())),
             declaration: Arc::new(declaration),
-            spawner: Arc::new(Spawner::new(self.shim.take(), trees_dir)),
+            spawner,
             slots: Arc::new(SlotPool::new(self.capacity.servers)),
             log: self.log.take(),
             observers: Observers::new(std::mem::take(&mut self.observers)),
