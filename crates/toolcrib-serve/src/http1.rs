@@ -161,8 +161,8 @@ where
         respond_in_phase(service_conn.clone(), guard, request)
     });
     let mut builder = http1::Builder::new();
-    // The caller enforces the header timeout across phases. With half-closed connections allowed, hyper does not read while a
-    // request is in flight; to do so, it allocates another buffer for each request. `PeekIo` notices a disconnect instead.
+    // The caller enforces the header timeout across phases. Unless half-closed connections are allowed, hyper reads while a request
+    // is in flight, and allocates another buffer for that each time. `PeekIo` notices a disconnect instead.
     let builder = builder.header_read_timeout(None).max_buf_size(MAX_BUFFER).half_close(true);
     let mut connection = builder.serve_connection(TokioIo::new(io.clone()), service).with_upgrades();
     let waker = ConnectionWaker::new();

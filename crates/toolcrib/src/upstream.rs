@@ -271,8 +271,8 @@ impl Connection {
         if needs_task {
             call.params.set_unchecked("task", "{}");
         }
-        let until = Some(deadline.for_request());
-        let sent = self.send_request(&call.method, &mut call.params, Some(receiver), until);
+        let request_deadline = Some(deadline.for_request());
+        let sent = self.send_request(&call.method, &mut call.params, Some(receiver), request_deadline);
         if needs_task {
             call.params.remove("task");
         }

@@ -51,7 +51,8 @@ use state::{ActorEvent, ActorState, AfterStop, RunningServer};
 
 /// Retry time given to calls that are refused while a probe is in flight.
 const PROBE_RETRY: Duration = Duration::from_secs(1);
-/// Time after the timeout of a probe in which its end is still reported: a probe that timed out is a failed one.
+/// The timeout of a probe is reported a moment after its deadline. Without this time, a probe that failed would look like one that
+/// waits for a person.
 const PROBE_GRACE: Duration = Duration::from_secs(1);
 
 /// The task that owns one server.

@@ -66,9 +66,9 @@ pub(crate) struct Lease {
     in_flight_since: Option<Instant>,
     /// True if the server did not answer in time.
     timed_out: bool,
-    /// When the lease counts as released, if that is not the moment in which it is dropped.
+    /// The time of the release, if it is known before the lease is dropped.
     released_at: Option<Instant>,
-    /// End time of the last call.
+    /// End time of the last call, unless that was not sent.
     last_call_ended: Option<Instant>,
     /// The items that may be used, if the server is pinned strictly.
     pinned_items: Option<PinnedItems>,
@@ -117,7 +117,7 @@ impl Lease {
         self.pinned_items.clone_from(&self.server.snapshot.borrow().pinned_items);
     }
 
-    /// Releases the server right after a call, at the time when the call ended, which saves another look at the clock.
+    /// Releases the server right after a call. The end of the call is the time of the release, which saves a look at the clock.
     pub(crate) fn release_after_call(mut self) {
         self.released_at = self.last_call_ended;
     }
@@ -139,6 +139,7 @@ impl Lease {
         tool: &str,
         began: Instant,
     ) -> Result<Outcome, Error> {
+        self.last_call_ended = None;
         if let Some(pinned) = &self.pinned_items {
             pinned.check_call(&self.server.connection.server, call.method(), tool).await?;
         }

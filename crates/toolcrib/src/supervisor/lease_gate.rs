@@ -78,8 +78,8 @@ impl LeaseGate {
 
     /// Releases a lease at `now`. After a failed call, [`failure_seen`](Self::failure_seen) must follow.
     pub(super) fn leave(&self, now: Instant, has_failed: bool) -> Release {
-        // Before the count changes, so that an idle server never shows the time of an earlier release. Releases at the same
-        // moment may write their times in either order.
+        // Before the count changes, so that an idle server shows the time of its last release. If that is overtaken here by an
+        // earlier one, the time is wrong by as long as that takes.
         let released = self.release_time(now);
         if released > self.last_release.load(Ordering::Relaxed) {
             self.last_release.store(released, Ordering::Release);

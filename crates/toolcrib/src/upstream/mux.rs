@@ -64,7 +64,7 @@ struct MuxInner {
     /// Takes the only request in flight, past the empty queue.
     direct_input: OnceLock<DirectInput>,
     /// Wakes the task of the deadlines after the timer was set to an earlier time.
-    timer_advanced: Notify,
+    timer_changed: Notify,
     garbage_lines: AtomicU64,
     /// Grows with every read from the server, also when it holds no valid message.
     received_count: AtomicU64,
@@ -164,7 +164,7 @@ impl Mux {
             outgoing,
             queued_bytes: AtomicUsize::new(0),
             direct_input: OnceLock::new(),
-            timer_advanced: Notify::new(),
+            timer_changed: Notify::new(),
             garbage_lines: AtomicU64::new(0),
             received_count: AtomicU64::new(0),
             has_spoken_mcp: AtomicBool::new(false),
@@ -216,10 +216,10 @@ impl Mux {
         let id = pending.insert(PendingRequest::new(reply_sender, receiver).with_deadline(deadline));
         let ping = self.inner.add_ping_after_cancellation(&mut pending);
         let is_alone = pending.check_alone();
-        let is_timer_late = pending.advance_timer(deadline);
+        let must_wake_timer = pending.set_timer_earlier(deadline);
         drop(pending);
-        if is_timer_late {
-            self.inner.timer_advanced.notify_one();
+        if must_wake_timer {
+            self.inner.timer_changed.notify_one();
         }
         let id = id.ok_or_else(|| self.exit_error(Delivery::NotSent))?;
         self.inner.send_ping(ping);

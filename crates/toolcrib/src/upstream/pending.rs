@@ -171,25 +171,33 @@ impl PendingRequest {
         }
     }
 
-    /// Moves a deadline that has passed if there was activity; otherwise ends the request. Returns when to look again.
-    fn check_deadline(&mut self, now: Instant) -> Option<Instant> {
-        let deadline = self.deadline?;
-        if deadline.until > now {
-            return Some(deadline.until);
-        }
-        self.deadline = deadline.extend(self.last_activity());
-        if let Some(extended) = self.deadline {
-            return Some(extended.until);
-        }
-        // The receiver is gone if the caller was dropped at the same time.
-        let _ = self.reply.take().map(|reply| reply.send(RequestEnd::TimedOut(deadline.until)));
-        None
+    /// Moves a deadline that has passed if there was activity. Otherwise the request has timed out, and is returned.
+    fn check_deadline(&mut self, now: Instant) -> Option<TimedOutRequest> {
+        let passed = self.deadline.filter(|deadline| deadline.until <= now)?;
+        self.deadline = passed.extend(self.last_activity());
+        let reply = if self.deadline.is_none() { self.reply.take() } else { None };
+        Some(TimedOutRequest { reply: reply?, deadline: passed.until })
     }
 
     /// Ends the request because its connection closed.
     pub(super) fn finish_lost(self) {
         let lost = RequestEnd::Lost(self.delivery);
         self.finish(lost);
+    }
+}
+
+/// A request without a response in time. Its caller does not know yet.
+#[derive(Debug)]
+pub(super) struct TimedOutRequest {
+    reply: oneshot::Sender<RequestEnd>,
+    deadline: Instant,
+}
+
+impl TimedOutRequest {
+    /// Reports the timeout to the caller, who is woken.
+    pub(super) fn report(self) {
+        // The receiver is gone if the caller was dropped at the same time.
+        let _ = self.reply.send(RequestEnd::TimedOut(self.deadline));
     }
 }
 
@@ -205,7 +213,8 @@ pub(super) struct PendingRequests {
     most_in_flight: usize,
     last_question_id: u64,
     closed: bool,
-    /// When the timer of the connection next looks for passed deadlines. It is not later than any deadline.
+    /// When the timer of the connection next looks for passed deadlines. It is not later than any deadline, and in the past until
+    /// the timer has looked.
     timer: Option<Instant>,
     /// True if log messages may arrive later than the response to their call.
     remembers_last_client: bool,
@@ -223,8 +232,8 @@ impl PendingRequests {
         Some(self.last_id)
     }
 
-    /// Returns whether the timer must be set to an earlier time for this deadline, and records that it is.
-    pub(super) fn advance_timer(&mut self, deadline: Option<RequestDeadline>) -> bool {
+    /// Sets the timer to an earlier time if this deadline needs it. Returns whether that is so.
+    pub(super) fn set_timer_earlier(&mut self, deadline: Option<RequestDeadline>) -> bool {
         let Some(RequestDeadline { until, .. }) = deadline else { return false };
         let is_earlier = self.timer.is_none_or(|timer| until < timer);
         if is_earlier {
@@ -233,9 +242,16 @@ impl PendingRequests {
         is_earlier
     }
 
-    /// Ends the requests whose deadlines have passed. Returns when to look again, if any request has a deadline.
-    pub(super) fn check_deadlines(&mut self, now: Instant) -> Option<Instant> {
-        self.timer = self.requests.values_mut().filter_map(|request| request.check_deadline(now)).min();
+    /// Returns the requests that have timed out, and sets the timer to the next deadline.
+    pub(super) fn check_deadlines(&mut self, now: Instant) -> Vec<TimedOutRequest> {
+        let timed_out =
+            self.requests.values_mut().filter_map(|request| request.check_deadline(now)).collect();
+        self.timer = self.requests.values().filter_map(|request| Some(request.deadline?.until)).min();
+        timed_out
+    }
+
+    /// Returns when the timer next looks for passed deadlines, if any request has a deadline.
+    pub(super) fn timer(&self) -> Option<Instant> {
         self.timer
     }
 
@@ -494,7 +510,7 @@ mod tests {
         id: u64,
         end: Receiver<RequestEnd>,
         /// True if the timer had to be set to an earlier time.
-        advanced_timer: bool,
+        changed_timer: bool,
     }
 
     /// Adds a request with a time limit in seconds.
@@ -504,7 +520,13 @@ mod tests {
         let deadline = Some(Deadline::new(&limits, &tools, "echo", began).for_request());
         let (sender, end) = oneshot::channel();
         let id = pending.insert(PendingRequest::new(sender, None).with_deadline(deadline)).unwrap();
-        AddedRequest { id, end, advanced_timer: pending.advance_timer(deadline) }
+        AddedRequest { id, end, changed_timer: pending.set_timer_earlier(deadline) }
+    }
+
+    /// Looks at the deadlines as the timer does, and returns when it looks again.
+    fn check(pending: &mut PendingRequests, now: Instant) -> Option<Instant> {
+        pending.check_deadlines(now).into_iter().for_each(TimedOutRequest::report);
+        pending.timer()
     }
 
     fn has_timed_out(receiver: &mut Receiver<RequestEnd>, deadline: Instant) -> bool {
@@ -516,13 +538,13 @@ mod tests {
         let began = Instant::now();
         let mut pending = PendingRequests::default();
         let mut first = add(&mut pending, began, 10);
-        assert!(first.advanced_timer && !add(&mut pending, began + SECOND, 10).advanced_timer);
-        assert!(add(&mut pending, began, 3).advanced_timer);
-        assert_eq!(pending.check_deadlines(began + 3 * SECOND), Some(began + 10 * SECOND));
-        assert_eq!(pending.check_deadlines(began + 10 * SECOND), Some(began + 11 * SECOND));
+        assert!(first.changed_timer && !add(&mut pending, began + SECOND, 10).changed_timer);
+        assert!(add(&mut pending, began, 3).changed_timer);
+        assert_eq!(check(&mut pending, began + 3 * SECOND), Some(began + 10 * SECOND));
+        assert_eq!(check(&mut pending, began + 10 * SECOND), Some(began + 11 * SECOND));
         assert!(has_timed_out(&mut first.end, began + 10 * SECOND) && pending.is_pending(first.id));
-        assert_eq!(pending.check_deadlines(began + 11 * SECOND), None);
-        assert!(add(&mut pending, began + 20 * SECOND, 10).advanced_timer, "the timer was not set");
+        assert_eq!(check(&mut pending, began + 11 * SECOND), None);
+        assert!(add(&mut pending, began + 20 * SECOND, 10).changed_timer, "the timer was not set");
     }
 
     #[test]
@@ -531,9 +553,9 @@ mod tests {
         let mut pending = PendingRequests::default();
         let mut request = add(&mut pending, began, 10);
         pending.requests.get_mut(&request.id).unwrap().progress = Some(began + 8 * SECOND);
-        assert_eq!(pending.check_deadlines(began + 10 * SECOND), Some(began + 18 * SECOND));
+        assert_eq!(check(&mut pending, began + 10 * SECOND), Some(began + 18 * SECOND));
         assert!(!has_timed_out(&mut request.end, began + 10 * SECOND));
-        assert_eq!(pending.check_deadlines(began + 18 * SECOND), None);
+        assert_eq!(check(&mut pending, began + 18 * SECOND), None);
     }
 
     #[test]
@@ -541,7 +563,7 @@ mod tests {
         let began = Instant::now();
         let mut pending = PendingRequests::default();
         let mut request = add(&mut pending, began, 10);
-        assert_eq!(pending.check_deadlines(began + 10 * SECOND), None);
+        assert_eq!(check(&mut pending, began + 10 * SECOND), None);
         let response = RequestEnd::Answered(ResponsePayload::Result("{}".into()));
         pending.remove(request.id).unwrap().finish(response);
         assert!(has_timed_out(&mut request.end, began + 10 * SECOND));

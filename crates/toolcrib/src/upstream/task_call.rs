@@ -70,12 +70,12 @@ impl Connection {
         let receiver =
             ResponseReceiver { client: call.client.clone(), updates: call.update_sink.clone(), turn };
         let mut result = self.send_request("tasks/result", &mut task_params(&task), Some(receiver), None)?;
-        let mut until = deadline.for_request();
+        let mut request_deadline = deadline.for_request();
         let response = loop {
             tokio::select! {
                 biased;
                 response = &mut result => break response?,
-                () = sleep_until(until.until) => {}
+                () = sleep_until(request_deadline.until) => {}
             }
             let is_working = tokio::select! {
                 biased;
@@ -84,9 +84,9 @@ impl Connection {
             };
             let activity =
                 if is_working { Some(Activity::Progress(Instant::now())) } else { result.last_activity() };
-            match until.extend(activity) {
-                Some(extended) => until = extended,
-                None => return Err(deadline.timeout_error(&self.server, until.until)),
+            match request_deadline.extend(activity) {
+                Some(extended) => request_deadline = extended,
+                None => return Err(deadline.timeout_error(&self.server, request_deadline.until)),
             }
         };
         running.task = None;

@@ -1,7 +1,7 @@
 //! The timer of a connection, which ends requests without a response in time.
 //!
-//! There is one for all requests, because most of them end long before their deadlines: setting and clearing a timer for each
-//! takes an eighth of the atomic operations of a call of the library.
+//! There is one for all requests. Most of them end long before their deadlines, and setting and clearing a timer for each would
+//! take an eighth of the atomic operations of a call of the library.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use std::sync::Arc;
 use tokio::time::{Instant, sleep_until};
 
 use super::MuxInner;
+use crate::upstream::pending::TimedOutRequest;
 
 /// Ends requests at their deadlines until the connection is closed.
 pub(super) async fn run(inner: Arc<MuxInner>) {
@@ -22,9 +23,14 @@ pub(super) async fn run(inner: Arc<MuxInner>) {
         };
         tokio::select! {
             () = inner.closed.cancelled() => return,
-            () = inner.timer_advanced.notified() => {}
+            () = inner.timer_changed.notified() => {}
             () = deadline_passes => {}
         }
-        next = inner.pending().check_deadlines(Instant::now());
+        let mut pending = inner.pending();
+        let timed_out = pending.check_deadlines(Instant::now());
+        next = pending.timer();
+        // Callers that are woken may lock the table.
+        drop(pending);
+        timed_out.into_iter().for_each(TimedOutRequest::report);
     }
 }

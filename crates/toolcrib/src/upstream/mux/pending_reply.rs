@@ -21,8 +21,9 @@ pub(in crate::upstream) struct PendingReply {
     id: u64,
     receiver: oneshot::Receiver<RequestEnd>,
     cancel_on_drop: bool,
-    /// Set when the request has ended. It is no longer in the table.
+    /// Set when the request is no longer in the table, so that it need not be cancelled.
     has_ended: bool,
+    /// The deadline of a request that has timed out.
     missed_deadline: Option<Instant>,
 }
 

@@ -48,6 +48,7 @@ async fn progress_extends_the_deadline_up_to_the_hard_limit() {
     outcome.unwrap();
     assert_eq!(received.len(), 10);
     let before = Instant::now();
+    // No progress at the hard limit itself.
     let (outcome, received, fake) =
         call_with_progress(ServerLimits::default(), json!({"steps": 100, "every": 45_000}), 1000).await;
     let error = outcome.unwrap_err();
