@@ -47,3 +47,26 @@ impl CribBuilder {
         ProcessServices { spawner, tasks: TaskTracker::new() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::{CommandSpec, ServerSpec};
+
+    fn server() -> ServerSpec {
+        ServerSpec::command("echo".parse().unwrap(), CommandSpec::new("echo"))
+    }
+
+    #[test]
+    fn servers_were_never_listed_until_there_is_a_folder_of_listings() {
+        assert!(!CribBuilder::default().was_never_listed(), "there is no server");
+        let disabled = ServerSpec { enabled: false, ..server() };
+        assert!(!CribBuilder::default().server(disabled).was_never_listed());
+        assert!(CribBuilder::default().server(server()).was_never_listed());
+        let state = tempfile::tempdir().unwrap();
+        let builder = CribBuilder::default().server(server()).state_dir(state.path());
+        assert!(builder.was_never_listed());
+        std::fs::create_dir(state.path().join(LISTINGS_FOLDER)).unwrap();
+        assert!(!builder.was_never_listed());
+    }
+}
