@@ -361,12 +361,11 @@ impl CribBuilder {
         let pins_dir = pins_dir.filter(|_| store.is_none());
         let memory = open_memory_store(&self.limits, usage_file.as_deref(), pins_dir.clone());
         let processes = self.process_services();
-        let tasks = processes.tasks.clone();
-        let cache = Arc::new(open_cache(store.as_ref(), &tasks));
+        let cache = Arc::new(open_cache(store.as_ref(), &processes.tasks));
         cache.set_max_bytes(self.capacity.cache);
         let notices = store.as_ref().map(StoreNotices::watch);
         let store: Arc<dyn Store> = store.unwrap_or_else(|| memory.clone());
-        let pins = Arc::new(PinStore::new(store.clone(), pins_dir, tasks));
+        let pins = Arc::new(PinStore::new(store.clone(), pins_dir, processes.tasks.clone()));
         let stop_tasks = CancellationToken::new();
         let services = self.open_services(cache, pins, processes, &stop_tasks);
         let listings_dir = self.state_dir.map(|dir| dir.join(LISTINGS_FOLDER));
