@@ -25,7 +25,6 @@ mod tls;
 mod watch;
 
 use std::io;
-use std::mem;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -139,14 +138,13 @@ impl Gateway {
         admin: impl FnOnce(GatewayHandle) -> Arc<dyn AdminRoutes>,
     ) -> Result<Self, CommandError> {
         let secrets = SecretLocator::new(paths, &running.config.secrets);
-        let mut settings = load_settings(running.config, &secrets).await?;
-        // Before the rest is opened, so that it is ready when the first client lists tools.
-        let builder = builder(paths, mem::take(&mut settings.settings), &secrets).start_fork_server_early();
+        let settings = load_settings(running.config, &secrets).await?;
         let mut listeners = GatewayListeners::open(paths, mode, &settings, predecessor).await?;
         let tasks = TaskTracker::new();
         let threads = ConnectionThreads::start(thread_count()?)?;
         let logs = LogFiles::new(paths.log_dir(), &tasks);
         let observers = CallObservers::open(paths, &settings)?;
+        let builder = builder(paths, settings.settings, &secrets);
         let opened = settings.store.open(builder, listeners.reachable_url())?;
         let builder = opened.builder.listing_wait(settings.limits.listing_wait);
         let builder = builder.login_starter(LoopbackLogins { is_exposed: listeners.is_exposed() });

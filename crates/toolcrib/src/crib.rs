@@ -12,7 +12,6 @@ mod lease;
 mod lists;
 #[cfg(feature = "http")]
 mod logins;
-mod process_services;
 mod remembered;
 mod replica;
 mod requests;

@@ -12,7 +12,6 @@ use tokio_util::task::TaskTracker;
 
 use super::build_error::{BuildError, check_supported};
 use super::handlers::{ClientOptions, spawn_notification_handler};
-use super::process_services::ProcessServices;
 use super::saved_usage::SavedUsageFile;
 use super::{Crib, CribInner, LISTINGS_FOLDER, ToolSearch};
 use crate::access::approvals::Approvals;
@@ -34,10 +33,11 @@ use crate::observer::{Observer, Observers};
 use crate::pipeline::discovery::{DEFAULT_LISTING_WAIT, Discoverer};
 use crate::pipeline::router::{CallChecks, CallRouter};
 use crate::pipeline::suspended_calls::SuspendedCalls;
-use crate::process;
+use crate::process::{self, Spawner};
 use crate::registry::Registry;
 use crate::search::Embedder;
 use crate::secrets::{SecretStore, SecretStoreHandle};
+
 use crate::spec::{Capacity, NameClash, Roster, ServerId, ServerSpec};
 use crate::store::usage_file::{self, UsageFile};
 use crate::store::{
@@ -74,12 +74,11 @@ const MAX_ADHOC: usize = 16;
 /// ```
 #[derive(Default)]
 pub struct CribBuilder {
-    pub(super) roster: Roster,
+    roster: Roster,
     clash: Option<NameClash>,
-    pub(super) state_dir: Option<PathBuf>,
+    state_dir: Option<PathBuf>,
     pins_dir: Option<PathBuf>,
-    pub(super) shim: Option<PathBuf>,
-    pub(super) process_services: Option<ProcessServices>,
+    shim: Option<PathBuf>,
     listing_wait: Option<Duration>,
     capacity: Capacity,
     policy: Policy,
@@ -360,14 +359,14 @@ impl CribBuilder {
         let pins_dir = self.pins_dir.take().or_else(|| Some(self.state_dir.as_ref()?.join("pins")));
         let pins_dir = pins_dir.filter(|_| store.is_none());
         let memory = open_memory_store(&self.limits, usage_file.as_deref(), pins_dir.clone());
-        let processes = self.process_services();
-        let cache = Arc::new(open_cache(store.as_ref(), &processes.tasks));
+        let tasks = TaskTracker::new();
+        let cache = Arc::new(open_cache(store.as_ref(), &tasks));
         cache.set_max_bytes(self.capacity.cache);
         let notices = store.as_ref().map(StoreNotices::watch);
         let store: Arc<dyn Store> = store.unwrap_or_else(|| memory.clone());
-        let pins = Arc::new(PinStore::new(store.clone(), pins_dir, processes.tasks.clone()));
+        let pins = Arc::new(PinStore::new(store.clone(), pins_dir, tasks.clone()));
         let stop_tasks = CancellationToken::new();
-        let services = self.open_services(cache, pins, processes, &stop_tasks);
+        let services = self.open_services(cache, pins, tasks, &stop_tasks);
         let listings_dir = self.state_dir.map(|dir| dir.join(LISTINGS_FOLDER));
         let max_adhoc = self.max_adhoc_servers.unwrap_or(MAX_ADHOC);
         let registry = Arc::new(Registry::new(listings_dir, max_adhoc, services.clone()));
@@ -415,7 +414,7 @@ impl CribBuilder {
     }
 
     /// Checks everything that can prevent a crib from being built.
-    pub(super) fn check(&self) -> Result<(), BuildError> {
+    fn check(&self) -> Result<(), BuildError> {
         if let Some(clash) = &self.clash {
             return Err(clash.clone().into());
         }
@@ -439,10 +438,10 @@ impl CribBuilder {
         &mut self,
         cache: Arc<ResponseCache>,
         pins: Arc<PinStore>,
-        processes: ProcessServices,
+        tasks: TaskTracker,
         stop_tasks: &CancellationToken,
     ) -> SupervisorServices {
-        let ProcessServices { spawner, tasks } = processes;
+        let trees_dir = self.state_dir.as_ref().map(|dir| dir.join("trees"));
         let declaration = std::mem::take(&mut self.client).into_declaration(&tasks, stop_tasks);
         let policy = std::mem::take(&mut self.policy);
         SupervisorServices {
@@ -450,7 +449,7 @@ impl CribBuilder {
             tasks,
             access: Arc::new(VisibleCatalogs::new(policy, self.exposure.take())),
             declaration: Arc::new(declaration),
-            spawner,
+            spawner: Arc::new(Spawner::new(self.shim.take(), trees_dir)),
             slots: Arc::new(SlotPool::new(self.capacity.servers)),
             log: self.log.take(),
             observers: Observers::new(std::mem::take(&mut self.observers)),
