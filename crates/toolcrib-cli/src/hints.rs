@@ -20,6 +20,9 @@ pub fn hint_text(hint: &Hint) -> String {
         Hint::RepairServer { server } => {
             format!("fix `servers.{server}` in the config, then run `toolcrib restart {server}`")
         }
+        Hint::InstallProgram { server, program } => {
+            format!("{}, then run `toolcrib restart {server}`", Hint::install_program(server, program))
+        }
         Hint::StartGateway => "toolcrib serve".to_owned(),
         Hint::RaiseStartTimeout { server } => {
             format!("raise `servers.{server}.lifecycle.start-timeout`, or see `toolcrib logs {server}`")
@@ -103,6 +106,10 @@ mod tests {
             (Hint::RaiseLimit { key: "limits.memory".to_owned() }, "raise `limits.memory`"),
             (Hint::UseName { name: "git".to_owned() }, "did you mean `git`?"),
             (Hint::Text("wait".to_owned()), "wait"),
+            (
+                Hint::InstallProgram { server: server.clone(), program: "git-mcp".to_owned() },
+                "install it, or set `servers.git.command` to the absolute path of `git-mcp`, then run `toolcrib restart git`",
+            ),
             (
                 Hint::LoginAs { server: server.clone(), caller: "a b".to_owned() },
                 "toolcrib login git --as 'a b'",

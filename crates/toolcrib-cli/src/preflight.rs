@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use toolcrib::config::{Config, Position, Problem, ProblemScope};
 use toolcrib::spec::template::{TemplatePiece, TemplateText};
-use toolcrib::{CommandSpec, Endpoint, SecretError, ServerId, ServerSpec};
+use toolcrib::{CommandSpec, Endpoint, Hint, SecretError, ServerId, ServerSpec};
 
 use crate::secrets::SecretLocator;
 
@@ -57,8 +57,7 @@ fn missing_program(spec: &ServerSpec) -> Option<Missing> {
         return Some(Missing { message, hint });
     }
     let message = format!("server `{id}`: {}", not_found_message(&program));
-    let hint = format!("install it, or set `servers.{id}.command` to an absolute path");
-    Some(Missing { message, hint })
+    Some(Missing { message, hint: Hint::install_program(id, &program) })
 }
 
 /// Returns the message for a program that [`find_program`] does not find.

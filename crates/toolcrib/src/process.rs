@@ -137,24 +137,28 @@ enum StopSignal {
 pub(crate) struct SpawnError {
     pub(crate) message: String,
     pub(crate) class: FailureClass,
+    /// The name of the program, if it is on no folder of the `PATH`.
+    pub(crate) missing_program: Option<String>,
 }
 
 impl SpawnError {
+    fn new(class: FailureClass, message: impl Into<String>) -> Self {
+        Self { message: message.into(), class, missing_program: None }
+    }
+
     fn invalid_command(message: String) -> Self {
-        Self { message, class: FailureClass::Misconfigured }
+        Self::new(FailureClass::Misconfigured, message)
     }
 
     /// The shim exited before it started the command, which says nothing about the command.
     fn shim_exited() -> Self {
-        let message = "its shim process exited before starting it".to_owned();
-        Self { message, class: FailureClass::Crashed }
+        Self::new(FailureClass::Crashed, "its shim process exited before starting it")
     }
 
     /// The shim was killed while it started the command, perhaps by the command.
     #[cfg(target_os = "linux")]
     fn shim_killed() -> Self {
-        let message = "its shim process was killed while starting it".to_owned();
-        Self { message, class: FailureClass::ShimKilled }
+        Self::new(FailureClass::ShimKilled, "its shim process was killed while starting it")
     }
 
     /// Classifies a system error: a lack of resources or a busy file may pass, anything else is a misconfiguration.
@@ -163,7 +167,13 @@ impl SpawnError {
             true => FailureClass::Refused,
             false => FailureClass::Misconfigured,
         };
-        Self { message, class }
+        Self::new(class, message)
+    }
+
+    /// Explains a system error by the command that could not be run.
+    fn from_request(request: &SpawnRequest, error: &io::Error) -> Self {
+        let missing_program = request.is_missing_on_path(error).then(|| request.program_name());
+        Self { missing_program, ..Self::from_io(request.describe_error(error), error) }
     }
 }
 
@@ -325,10 +335,8 @@ impl Drop for ServerProcess {
 
 /// Returns a random identifier for a process tree.
 fn new_tree_id() -> Result<String, SpawnError> {
-    let number = getrandom::u64().map_err(|error| SpawnError {
-        message: format!("no random numbers: {error}"),
-        class: FailureClass::Refused,
-    })?;
+    let no_numbers = |error| SpawnError::new(FailureClass::Refused, format!("no random numbers: {error}"));
+    let number = getrandom::u64().map_err(no_numbers)?;
     Ok(format!("{number:016x}"))
 }
 
@@ -347,7 +355,7 @@ async fn start_process(
         Ok(group) => Arc::new(group),
         Err(error) => {
             tracker.finish();
-            return Err(SpawnError::from_io(request.describe_error(&error), &error));
+            return Err(SpawnError::from_request(&request, &error));
         }
     };
     let handle = ProcessHandle::Group(group.clone());
@@ -362,7 +370,7 @@ async fn start_process(
         match started.and_then(|child| group.adopt(&child).map(|()| child)) {
             Ok(child) => tracker.watch_child(child, &group).await,
             Err(error) => {
-                tracker.report_failure(SpawnError::from_io(request.describe_error(&error), &error));
+                tracker.report_failure(SpawnError::from_request(&request, &error));
                 // Unless the fork itself failed, the child may be running without a handle to wait on.
                 if error.kind() != io::ErrorKind::WouldBlock {
                     tracker.kill_orphans().await;

@@ -74,6 +74,17 @@ fn doctor_of_one_server_is_about_that_server() {
 }
 
 #[test]
+fn doctor_shows_only_the_line_that_explains_an_exit() {
+    let script = r"printf 'npm error code E404\nnpm error 404 Not Found - x\nnpm error A complete log: y\n' >&2; exit 1";
+    let home = Home::new(&format!("[servers.npm]\ncommand = 'sh'\nargs = ['-c', '''{script}''']\n"));
+    let report = home.run(&["doctor", "--json"]).expect(2).json();
+    let checks = report["checks"].as_array().unwrap();
+    let start = checks.iter().find(|check| check["server"] == "npm" && check["id"] == "start").unwrap();
+    let message = start["message"].as_str().unwrap();
+    assert!(message.contains("404 Not Found - x") && !message.contains("complete log"), "{message}");
+}
+
+#[test]
 fn doctor_starts_servers_in_the_gateway() {
     let home = Home::with_demo_servers();
     let gateway = home.serve(&["-q"]);

@@ -209,6 +209,26 @@ fn call_failures_have_documented_exit_codes() {
 }
 
 #[test]
+fn missing_program_is_to_be_installed() {
+    let launcher = "[servers.absent]\ncommand = 'uvx'\nargs = ['x']\nenv.PATH = '/nowhere'\n";
+    let own = "[servers.own]\ncommand = '/nowhere/mcp'\n";
+    let folder = "[servers.folder]\ncommand = 'sh'\ncwd = '/nowhere'\n";
+    let home = Home::new(&[launcher, own, folder].concat());
+    for (server, expected) in [
+        (
+            "absent",
+            "install uv (https://docs.astral.sh/uv), or set `servers.absent.command` to the absolute path of `uvx`",
+        ),
+        ("own", "fix `servers.own` in the config"),
+        ("folder", "fix `servers.folder` in the config"),
+    ] {
+        let error = home.run(&["call", server, "x", "--json"]).expect(4).error();
+        let hint = error["hint"].as_str().unwrap();
+        assert!(hint.starts_with(expected), "{error}");
+    }
+}
+
+#[test]
 fn timed_out_call_says_if_it_may_have_been_sent() {
     let silent = "[servers.silent]\ncommand = 'sleep'\nargs = ['60']\n";
     let home = Home::new(&format!("{}\n{silent}", server("counter", "counter")));

@@ -68,17 +68,29 @@ impl ExitReport {
         self.exit.map_or_else(|| "stdout closed".to_owned(), |exit| exit.to_string())
     }
 
-    /// Returns a hint for package launchers that miss environment variables, which are not passed by default.
+    /// Returns a hint for package launchers that find no such package, or miss environment variables, which are not passed by default.
     pub(crate) fn hint(&self) -> Option<String> {
         let name = self.program.rsplit('/').next()?;
         let launcher = ["npx", "npm", "uvx", "uv", "pip", "pipx", "bunx", "deno"].contains(&name);
-        let is_sign = |line: &String| MISSING_VARIABLE_SIGNS.iter().any(|sign| line.contains(sign));
-        (launcher && self.exit.is_some() && self.stderr.iter().any(is_sign)).then(|| {
+        if !launcher || self.exit.is_none() {
+            return None;
+        }
+        if self.has_stderr_with_any(&UNKNOWN_PACKAGE_SIGNS) {
+            return Some(format!(
+                "`{name}` found no such package: correct the name in `args`; for a private package, list the variable with the token of \
+                 its registry in `inherit-env`"
+            ));
+        }
+        self.has_stderr_with_any(&MISSING_VARIABLE_SIGNS).then(|| {
             format!(
                 "`{name}` gets only the default environment variables, among them those of proxies and registries; \
                  if it needs others, such as a token, list them in `inherit-env`"
             )
         })
+    }
+
+    fn has_stderr_with_any(&self, signs: &[&str]) -> bool {
+        self.stderr.iter().any(|line| signs.iter().any(|sign| line.contains(sign)))
     }
 
     /// Returns the line of stderr that says most about the exit: the last one, except that npm and Node.js print the
@@ -100,6 +112,19 @@ impl ExitReport {
         Some(reason.copied().unwrap_or(last))
     }
 }
+
+/// Texts that npm, Bun, Deno, uv and pip print if a package does not exist, or not in this version.
+const UNKNOWN_PACKAGE_SIGNS: [&str; 9] = [
+    "npm error code E404",
+    "npm error code ETARGET",
+    " - 404",
+    "No version matching",
+    "npm package '",
+    "was not found in the package registry",
+    "there is no version of",
+    "No matching distribution found",
+    "Could not find a version that satisfies",
+];
 
 /// Texts that programs print if a variable is missing, or the network cannot be reached without one.
 const MISSING_VARIABLE_SIGNS: [&str; 14] = [
@@ -174,6 +199,32 @@ mod tests {
         let missing = "Error: BRAVE_API_KEY environment variable is required";
         assert!(report("/usr/bin/npx", missing).hint().is_some_and(|hint| hint.contains("inherit-env")));
         assert_eq!(report("server", missing).hint(), None);
-        assert_eq!(report("uvx", "mcp-server-tiem was not found in the package registry").hint(), None);
+        assert_eq!(report("uvx", "ModuleNotFoundError: No module named 'httpx'").hint(), None);
+    }
+
+    #[test]
+    fn hint_of_unknown_package_names_its_argument() {
+        for (program, stderr) in [
+            (
+                "/usr/bin/npx",
+                "npm error code E404\nnpm error 404 Not Found - GET https://r/mcp-server-tiem\nnpm error 404",
+            ),
+            ("npx", "npm error code ETARGET\nnpm error notarget No matching version found for x@99"),
+            ("bunx", "Resolving dependencies\nerror: GET https://r/mcp-server-tiem - 404"),
+            ("bunx", "error: No version matching \"99\" found for specifier \"x\" (but package exists)"),
+            ("deno", "error: npm package 'mcp-server-tiem' does not exist."),
+            ("deno", "error: Could not find npm package 'x' matching '99'."),
+            (
+                "uvx",
+                "cause: Because mcp-server-tiem was not found in the package registry and you require it",
+            ),
+            ("uvx", "cause: Because there is no version of x==99 and you require x==99"),
+            ("pip", "ERROR: No matching distribution found for mcp-server-tiem"),
+        ] {
+            let hint = report(program, stderr).hint().unwrap_or_default();
+            assert!(hint.contains("correct the name in `args`"), "{stderr}: {hint}");
+        }
+        let own_404 = "GET https://api.example/items - 404";
+        assert_eq!(report("python3", own_404).hint(), None);
     }
 }

@@ -33,6 +33,13 @@ pub enum Hint {
         /// The server.
         server: ServerId,
     },
+    /// Install a program that was not found, or set the command of a server to its path, then restart the server.
+    InstallProgram {
+        /// The server.
+        server: ServerId,
+        /// The program, as the server's command names it.
+        program: String,
+    },
     /// Make the call at a gateway that is not shutting down.
     StartGateway,
     /// Raise a limit.
@@ -88,10 +95,27 @@ impl Hint {
         }
     }
 
-    /// Returns the hint with its text changed by `change`, if it is a text.
+    /// Returns what to do about a program that was not found, without the restart of the server.
+    pub fn install_program(server: &ServerId, program: &str) -> String {
+        let product = match program {
+            "npm" | "npx" | "node" => "Node.js (https://nodejs.org)",
+            "uv" | "uvx" => "uv (https://docs.astral.sh/uv)",
+            "bun" | "bunx" => "Bun (https://bun.sh)",
+            "docker" => "Docker (https://docs.docker.com/engine/install)",
+            "deno" => "Deno (https://deno.com)",
+            "python" => return format!("set `servers.{server}.command` to \"python3\", or install Python"),
+            _ => "it",
+        };
+        format!("install {product}, or set `servers.{server}.command` to the absolute path of `{program}`")
+    }
+
+    /// Returns the hint with its text, or the program that it names, changed by `change`.
     pub(crate) fn map_text(self, change: impl FnOnce(&str) -> String) -> Self {
         match self {
             Self::Text(text) => Self::Text(change(&text)),
+            Self::InstallProgram { server, program } => {
+                Self::InstallProgram { server, program: change(&program) }
+            }
             hint => hint,
         }
     }
@@ -109,6 +133,9 @@ impl fmt::Display for Hint {
             Self::RestartServer { server: None } => f.write_str("restart the server"),
             Self::RepairServer { server } => {
                 write!(f, "fix `servers.{server}` in the config, then restart `{server}`")
+            }
+            Self::InstallProgram { server, program } => {
+                write!(f, "{}, then restart `{server}`", Self::install_program(server, program))
             }
             Self::StartGateway => f.write_str("call again once it has been started again"),
             Self::RaiseLimit { key } => write!(f, "raise `{key}`"),

@@ -142,7 +142,7 @@ impl ShimProcess {
                 Some(ShimReport::Failed(errno)) => {
                     self.has_finished = true;
                     let error = io::Error::from_raw_os_error(errno);
-                    tracker.report_failure(SpawnError::from_io(request.describe_error(&error), &error));
+                    tracker.report_failure(SpawnError::from_request(request, &error));
                 }
                 Some(ShimReport::Exited(status)) => tracker.report_exit(ProcessExit::Status(status)),
                 Some(ShimReport::Killed(signal)) => tracker.report_exit(ProcessExit::Signal(signal)),

@@ -121,11 +121,21 @@ impl SpawnRequest {
         format!("cannot run `{program}`: {error}")
     }
 
+    /// Returns true if the command could not be run because no folder of the `PATH` has the program.
+    pub(super) fn is_missing_on_path(&self, error: &io::Error) -> bool {
+        let cwd_exists = self.cwd.as_deref().is_none_or(|cwd| cwd_problem(cwd, false).is_none());
+        let is_not_found = error.kind() == io::ErrorKind::NotFound && cwd_exists;
+        is_not_found && !self.program_name().contains('/') && self.find_program().is_none()
+    }
+
+    fn find_program(&self) -> Option<PathBuf> {
+        let resolve = |path: PathBuf| self.cwd.as_ref().map_or(path.clone(), |cwd| cwd.join(path));
+        self.candidate_paths().into_iter().map(resolve).find(|path| path.is_file())
+    }
+
     fn describe_not_found(&self) -> String {
         let program = self.program_name();
-        let resolve = |path: PathBuf| self.cwd.as_ref().map_or(path.clone(), |cwd| cwd.join(path));
-        let mut paths = self.candidate_paths().into_iter().map(resolve);
-        match paths.find(|path| path.is_file()) {
+        match self.find_program() {
             Some(file) => match read_interpreter(&file) {
                 Some(interpreter) => {
                     format!("the interpreter `{interpreter}` of `{program}` was not found")

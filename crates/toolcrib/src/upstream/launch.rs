@@ -366,10 +366,7 @@ async fn open_process(
         SpawnContext { spawner, stderr, tasks, live_processes: running, secrets, redactor },
     )
     .await;
-    let failed = |SpawnError { message: reason, class }| {
-        Error::new(ErrorKind::CouldNotStart, reason).with_class(class)
-    };
-    let (process, stdin, stdout) = spawned.map_err(failed)?;
+    let (process, stdin, stdout) = spawned.map_err(|error| spawn_failure(spec, error))?;
     let writer = InputPipe::new(stdin);
     let direct_input = Some(writer.direct());
     let transport = StdioTransport {
@@ -381,6 +378,15 @@ async fn open_process(
         exit_report: process.exit_report(),
     };
     Ok((context.new_mux(spec, redactor.clone(), transport), Peer::Process(process)))
+}
+
+fn spawn_failure(spec: &ServerSpec, error: SpawnError) -> Error {
+    let SpawnError { message, class, missing_program } = error;
+    let error = Error::new(ErrorKind::CouldNotStart, message).with_class(class);
+    match missing_program {
+        Some(program) => error.with_hint(Hint::InstallProgram { server: spec.id.clone(), program }),
+        None => error,
+    }
 }
 
 async fn open_remote(

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
 
-use toolcrib::{CommandSpec, Endpoint, ServerId, TemplatePiece, TemplateText};
+use toolcrib::{CommandSpec, Endpoint, Hint, ServerId, TemplatePiece, TemplateText};
 
 use super::Check;
 use crate::preflight::{MissingReference, expand, find_program, not_found_message, server_path};
@@ -61,13 +61,15 @@ pub(super) fn check_program(command: &CommandSpec, server: &ServerId) -> Option<
     let path = server_path(command)?;
     let Some(file) = find_program(&program, command.cwd.as_deref(), &path) else {
         let message = not_found_message(&program);
-        return Some(Check::fail("command", message).fix(install_hint(&program, server)));
+        return Some(Check::fail("command", message).fix(Hint::install_program(server, &program)));
     };
     if let Some(interpreter) = read_interpreter(&file)
         && find_program(&interpreter, None, &path).is_none()
     {
         let message = format!("the interpreter `{interpreter}` of `{}` was not found", file.display());
-        return Some(Check::fail("command", message).fix(install_hint(&interpreter, server)));
+        let fix =
+            format!("install it, or add its folder to the server's `PATH`: set `servers.{server}.env.PATH`");
+        return Some(Check::fail("command", message).fix(fix));
     }
     let found = Check::pass("command", file.display().to_string());
     if command.env.contains_key("PATH") {
@@ -104,17 +106,6 @@ fn read_interpreter(file: &Path) -> Option<String> {
     match interpreter.ends_with("/env") {
         true => words.find(|word| !word.starts_with('-') && !word.contains('=')).map(str::to_owned),
         false => Some(interpreter.to_owned()),
-    }
-}
-
-fn install_hint(program: &str, server: &ServerId) -> String {
-    let name = Path::new(program).file_name().and_then(|name| name.to_str()).unwrap_or(program);
-    match name {
-        "uv" | "uvx" => "install uv (https://docs.astral.sh/uv)".to_owned(),
-        "node" | "npm" | "npx" => "install Node.js (https://nodejs.org)".to_owned(),
-        "docker" => "install Docker (https://docs.docker.com/engine/install)".to_owned(),
-        "python" => format!("set `servers.{server}.command` to \"python3\", or install Python"),
-        _ => format!("install `{name}`, or set `servers.{server}.command` to its absolute path"),
     }
 }
 

@@ -58,9 +58,12 @@ impl ServerStarter {
     }
 
     fn failed_check(&self, server: &ServerId, error: CommandError, elapsed: Duration) -> Check {
-        let last_line = error.stderr_tail().last().map(|line| line.trim().to_owned());
+        let stderr = error.stderr_tail();
+        let mut lines = stderr.iter().map(|line| line.trim()).filter(|line| !line.is_empty());
+        let last_line = lines.clone().next_back().map(str::to_owned);
+        let is_explained = lines.any(|line| error.message.contains(line));
         let mut message = format!("{} (after {})", error.message, format_seconds(elapsed));
-        if let Some(line) = last_line.filter(|line| !error.message.contains(line)) {
+        if let Some(line) = last_line.filter(|_| !is_explained) {
             message = format!("{message}: {line}");
         }
         let hint = error.hint.unwrap_or_else(|| format!("toolcrib logs {server}"));
