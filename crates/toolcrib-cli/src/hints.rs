@@ -107,6 +107,10 @@ mod tests {
             (Hint::UseName { name: "git".to_owned() }, "did you mean `git`?"),
             (Hint::Text("wait".to_owned()), "wait"),
             (
+                Hint::InstallProgram { server: server.clone(), program: "/opt/git-mcp".to_owned() },
+                "correct `servers.git.command`, or install it, then run `toolcrib restart git`",
+            ),
+            (
                 Hint::InstallProgram { server: server.clone(), program: "git-mcp".to_owned() },
                 "install it, or set `servers.git.command` to the absolute path of `git-mcp`, then run `toolcrib restart git`",
             ),

@@ -75,22 +75,19 @@ impl ExitReport {
         if !launcher || self.exit.is_none() {
             return None;
         }
-        if self.has_stderr_with_any(&UNKNOWN_PACKAGE_SIGNS) {
+        if self.stderr.iter().any(|line| is_unknown_package(line)) {
             return Some(format!(
                 "`{name}` found no such package: correct the name in `args`; for a private package, list the variable with the token of \
                  its registry in `inherit-env`"
             ));
         }
-        self.has_stderr_with_any(&MISSING_VARIABLE_SIGNS).then(|| {
+        let is_sign = |line: &String| MISSING_VARIABLE_SIGNS.iter().any(|sign| line.contains(sign));
+        self.stderr.iter().any(is_sign).then(|| {
             format!(
                 "`{name}` gets only the default environment variables, among them those of proxies and registries; \
                  if it needs others, such as a token, list them in `inherit-env`"
             )
         })
-    }
-
-    fn has_stderr_with_any(&self, signs: &[&str]) -> bool {
-        self.stderr.iter().any(|line| signs.iter().any(|sign| line.contains(sign)))
     }
 
     /// Returns the line of stderr that says most about the exit: the last one, except that npm and Node.js print the
@@ -114,17 +111,22 @@ impl ExitReport {
 }
 
 /// Texts that npm, Bun, Deno, uv and pip print if a package does not exist, or not in this version.
-const UNKNOWN_PACKAGE_SIGNS: [&str; 9] = [
+const UNKNOWN_PACKAGE_SIGNS: [&str; 7] = [
     "npm error code E404",
     "npm error code ETARGET",
-    " - 404",
-    "No version matching",
-    "npm package '",
+    "error: No version matching",
+    "Could not find npm package '",
     "was not found in the package registry",
-    "there is no version of",
-    "No matching distribution found",
-    "Could not find a version that satisfies",
+    "Because there is no version of",
+    "ERROR: No matching distribution found for",
 ];
+
+/// Returns whether a launcher printed that there is no such package. The line may also be one of the server that it started.
+fn is_unknown_package(line: &str) -> bool {
+    let is_from_bun = line.starts_with("error: GET ") && line.ends_with(" - 404");
+    let is_from_deno = line.contains("npm package '") && line.ends_with("' does not exist.");
+    is_from_bun || is_from_deno || UNKNOWN_PACKAGE_SIGNS.iter().any(|sign| line.contains(sign))
+}
 
 /// Texts that programs print if a variable is missing, or the network cannot be reached without one.
 const MISSING_VARIABLE_SIGNS: [&str; 14] = [
@@ -224,7 +226,7 @@ mod tests {
             let hint = report(program, stderr).hint().unwrap_or_default();
             assert!(hint.contains("correct the name in `args`"), "{stderr}: {hint}");
         }
-        let own_404 = "GET https://api.example/items - 404";
-        assert_eq!(report("python3", own_404).hint(), None);
+        assert_eq!(report("npx", "GET https://api.example/items - 404").hint(), None, "a line of the server");
+        assert_eq!(report("python3", "npm error code E404").hint(), None, "not a launcher");
     }
 }

@@ -103,6 +103,9 @@ impl Hint {
             "bun" | "bunx" => "Bun (https://bun.sh)",
             "docker" => "Docker (https://docs.docker.com/engine/install)",
             "deno" => "Deno (https://deno.com)",
+            path if path.contains(['/', '\\']) => {
+                return format!("correct `servers.{server}.command`, or install it");
+            }
             "python" => return format!("set `servers.{server}.command` to \"python3\", or install Python"),
             _ => "it",
         };
