@@ -20,7 +20,7 @@ const ROUND: Duration = Duration::from_secs(60);
 /// Part of each round in which calls are made; servers stop when idle in the rest.
 const BUSY: Duration = Duration::from_secs(50);
 
-/// Limit on the growth of memory over the second half of the run, in KiB.
+/// Limit on the growth of anonymous memory over the second half of the run, in KiB.
 const MAX_GROWTH: f64 = 2048.0;
 
 const FAULTS: Faults = Faults {
@@ -37,8 +37,10 @@ const FAULTS: Faults = Faults {
 /// The gateway's resources in a pause.
 #[derive(Debug, Clone, Copy, Default)]
 struct Pause {
-    /// In KiB.
+    /// Resident memory in KiB.
     memory: u64,
+    /// The part of it that belongs to no file.
+    anonymous: u64,
     files: usize,
     threads: u64,
     /// Its child processes and zombies.
@@ -51,6 +53,7 @@ impl Pause {
         let processes = process::children(pid).len() + process::zombies(pid).len();
         Self {
             memory: monitor.memory_kib(),
+            anonymous: monitor.anonymous_kib(),
             files: monitor.open_files(),
             threads: monitor.threads(),
             processes,
@@ -80,9 +83,9 @@ pub async fn run(plan: &Plan, length: Duration, interval: Duration, mut print: i
         let pause = wait_for_pause(&monitor, &gateway, &pauses, next).await;
         pauses.push(pause);
         report.add_phase(&figures, pause.memory);
-        let Pause { memory, files, threads, processes } = pause;
+        let Pause { memory, anonymous, files, threads, processes } = pause;
         let line = format!(
-            "at rest    {memory} KiB, {files} open files, {threads} threads, {processes} child processes"
+            "at rest    {memory} KiB, {anonymous} of them anonymous, {files} open files, {threads} threads, {processes} child processes"
         );
         report.lines.push(line);
         report.lines.drain(..).for_each(|line| print(&line));
@@ -127,20 +130,22 @@ fn check_pauses(report: &mut Report, pauses: &[Pause]) {
     let busy = pauses.iter().filter(|pause| pause.processes > 0).count();
     report.check(busy == 0, || format!("in {busy} pauses a process was left"));
     let growth = growth(&pauses[pauses.len() / 2..]);
-    report.lines.push(format!("memory     {growth:+.0} KiB over the second half, in the pauses"));
-    report.check(growth <= MAX_GROWTH, || format!("memory rose by {growth:.0} KiB over the second half"));
+    report.lines.push(format!("memory     {growth:+.0} KiB anonymous over the second half, in the pauses"));
+    report.check(growth <= MAX_GROWTH, || {
+        format!("anonymous memory rose by {growth:.0} KiB over the second half")
+    });
 }
 
-/// Returns the growth of memory from the first to the last pause by linear regression, in KiB.
+/// Returns the growth of anonymous memory from the first to the last pause by linear regression, in KiB.
 fn growth(pauses: &[Pause]) -> f64 {
     let count = pauses.len() as f64;
-    let mean = pauses.iter().map(|pause| pause.memory as f64).sum::<f64>() / count;
+    let mean = pauses.iter().map(|pause| pause.anonymous as f64).sum::<f64>() / count;
     let middle = (count - 1.0) / 2.0;
     let deviation = |number: usize| number as f64 - middle;
     let covariance: f64 = pauses
         .iter()
         .enumerate()
-        .map(|(number, pause)| deviation(number) * (pause.memory as f64 - mean))
+        .map(|(number, pause)| deviation(number) * (pause.anonymous as f64 - mean))
         .sum();
     let variance: f64 = (0..pauses.len()).map(|number| deviation(number).powi(2)).sum();
     if variance > 0.0 { covariance / variance * (count - 1.0) } else { 0.0 }
