@@ -2,11 +2,15 @@
 
 use super::*;
 
-/// Returns the status and the fix of a check.
-fn find_check(report: &Value, server: Option<&str>, id: &str) -> (String, Option<String>) {
+fn find_check<'a>(report: &'a Value, server: Option<&str>, id: &str) -> &'a Value {
     let checks = report["checks"].as_array().unwrap();
     let check = checks.iter().find(|check| check["server"].as_str() == server && check["id"] == id);
-    let check = check.unwrap_or_else(|| panic!("{server:?}: {id} is missing in {report:#}"));
+    check.unwrap_or_else(|| panic!("{server:?}: {id} is missing in {report:#}"))
+}
+
+/// Returns the status and the fix of a check.
+fn status_and_fix(report: &Value, server: Option<&str>, id: &str) -> (String, Option<String>) {
+    let check = find_check(report, server, id);
     assert!(check["message"].is_string(), "{check}");
     (check["status"].as_str().unwrap().to_owned(), check["fix"].as_str().map(str::to_owned))
 }
@@ -20,7 +24,7 @@ fn doctor_reports_every_check_with_its_fix() {
                   [servers.off]\ncommand = 'no-such-program'\nenabled = false\n";
     let home = Home::new(&format!("{}\n{}\n{broken}", server("echo", "echo"), crashing()));
     let report = home.run(&["doctor", "--json"]).expect(2).json();
-    let check = |server: &str, id: &str| find_check(&report, Some(server), id);
+    let check = |server: &str, id: &str| status_and_fix(&report, Some(server), id);
     assert_eq!(check("echo", "start").0, "pass");
     for (server, id, fix) in [
         ("absent", "command", "servers.absent.command"),
@@ -46,7 +50,7 @@ fn doctor_reports_every_check_with_its_fix() {
     home.run(&["doctor"]).expect(0);
     std::fs::remove_file(home.config()).unwrap();
     let empty = home.run(&["doctor", "--json"]).expect(0).json();
-    assert_eq!(find_check(&empty, None, "config").0, "warn");
+    assert_eq!(status_and_fix(&empty, None, "config").0, "warn");
 }
 
 #[test]
@@ -78,10 +82,8 @@ fn doctor_shows_only_the_line_that_explains_an_exit() {
     let script = r"printf 'npm error code E404\nnpm error 404 Not Found - x\nnpm error A complete log: y\n' >&2; exit 1";
     let home = Home::new(&format!("[servers.npm]\ncommand = 'sh'\nargs = ['-c', '''{script}''']\n"));
     let report = home.run(&["doctor", "--json"]).expect(2).json();
-    let checks = report["checks"].as_array().unwrap();
-    let start = checks.iter().find(|check| check["server"] == "npm" && check["id"] == "start").unwrap();
-    let message = start["message"].as_str().unwrap();
-    assert!(message.contains("404 Not Found - x") && !message.contains("complete log"), "{message}");
+    let start = find_check(&report, Some("npm"), "start").to_string();
+    assert!(start.contains("404 Not Found - x") && !start.contains("complete log"), "{start}");
 }
 
 #[test]
@@ -89,8 +91,8 @@ fn doctor_starts_servers_in_the_gateway() {
     let home = Home::with_demo_servers();
     let gateway = home.serve(&["-q"]);
     let report = home.run(&["doctor", "--json"]).expect(0).json();
-    assert_eq!(find_check(&report, None, "gateway").0, "pass");
-    assert_eq!(find_check(&report, None, "service").0, "pass");
+    assert_eq!(status_and_fix(&report, None, "gateway").0, "pass");
+    assert_eq!(status_and_fix(&report, None, "service").0, "pass");
     let status = home.run(&["status", "--json"]).expect(0).json();
     for server in status["servers"].as_array().unwrap() {
         assert_eq!((&server["state"], &server["generation"]), (&"ready".into(), &1.into()), "{server}");

@@ -77,7 +77,7 @@ impl ExitReport {
         }
         if self.stderr.iter().any(|line| is_unknown_package(line)) {
             return Some(format!(
-                "`{name}` found no such package: correct the name in `args`; for a private package, list the variable with the token of \
+                "`{name}` found no such package: correct its name or version in `args`; for a private package, list the variable with the token of \
                  its registry in `inherit-env`"
             ));
         }
@@ -224,7 +224,7 @@ mod tests {
             ("pip", "ERROR: No matching distribution found for mcp-server-tiem"),
         ] {
             let hint = report(program, stderr).hint().unwrap_or_default();
-            assert!(hint.contains("correct the name in `args`"), "{stderr}: {hint}");
+            assert!(hint.contains("correct its name or version in `args`"), "{stderr}: {hint}");
         }
         assert_eq!(report("npx", "GET https://api.example/items - 404").hint(), None, "a line of the server");
         assert_eq!(report("python3", "npm error code E404").hint(), None, "not a launcher");

@@ -67,8 +67,9 @@ pub(super) fn check_program(command: &CommandSpec, server: &ServerId) -> Option<
         && find_program(&interpreter, None, &path).is_none()
     {
         let message = format!("the interpreter `{interpreter}` of `{}` was not found", file.display());
-        let fix =
-            format!("install it, or add its folder to the server's `PATH`: set `servers.{server}.env.PATH`");
+        let fix = format!(
+            "install `{interpreter}`, or set `servers.{server}.env.PATH` to a `PATH` with its folder"
+        );
         return Some(Check::fail("command", message).fix(fix));
     }
     let found = Check::pass("command", file.display().to_string());
