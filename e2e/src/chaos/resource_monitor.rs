@@ -42,10 +42,10 @@ impl ResourceMonitor {
         self.status_field("VmRSS:")
     }
 
-    /// Returns the resident memory that belongs to no file, in KiB. The gateway drops code that it no longer runs and loads it again, so
+    /// Returns the resident memory that is not mapped from a file, in KiB. The gateway drops code that it no longer runs and loads it again, so
     /// that the rest of the resident memory goes up and down.
     pub fn anonymous_kib(&self) -> u64 {
-        self.status_field("RssAnon:")
+        self.status_field("RssAnon:") + self.status_field("RssShmem:")
     }
 
     /// Returns the number of threads.

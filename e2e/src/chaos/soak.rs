@@ -21,7 +21,7 @@ const ROUND: Duration = Duration::from_secs(60);
 const BUSY: Duration = Duration::from_secs(50);
 
 /// Limit on the growth of anonymous memory over the second half of the run, in KiB.
-const MAX_GROWTH: f64 = 2048.0;
+const MAX_GROWTH: f64 = 1024.0;
 
 const FAULTS: Faults = Faults {
     kill: true,
@@ -39,7 +39,7 @@ const FAULTS: Faults = Faults {
 struct Pause {
     /// Resident memory in KiB.
     memory: u64,
-    /// The part of it that belongs to no file.
+    /// The part of it that is not mapped from a file.
     anonymous: u64,
     files: usize,
     threads: u64,
