@@ -371,6 +371,43 @@ impl VisibleCatalogs {
     }
 }
 
+/// Checks what the rules and the guard say about a call without the listing of its server. `unknown_server` returns the error for
+/// a server that the caller may not see.
+pub(crate) fn authorize_unlisted(
+    policy: &Policy,
+    call: &Call,
+    target: &Target,
+    unknown_server: impl Fn() -> Error,
+) -> Result<(), Error> {
+    let Target { server, name } = target;
+    check_item(policy, call, server, None).map_err(|_| unknown_server())?;
+    match rule_subject(call, name) {
+        RuleSubject::Listed(_, name) | RuleSubject::Named(name) => check_name(policy, call, server, name),
+        RuleSubject::Unknown if !policy.is_unrestricted(&call.caller, server) => {
+            let message = format!(
+                "`{}` may not use everything of `{server}`, and rules do not apply to method `{}`",
+                call.caller.as_str(),
+                call.method()
+            );
+            Err(Error::new(ErrorKind::Denied, message).with_server(server))
+        }
+        RuleSubject::Server | RuleSubject::Unknown => Ok(()),
+    }
+}
+
+/// Checks an item of a server, or the server without a name, and records a denial.
+fn check_item(policy: &Policy, call: &Call, server: &ServerId, name: Option<&str>) -> Result<(), Denial> {
+    policy.authorize(&call.caller, server, name).inspect_err(|denial: &Denial| {
+        call.trace.record(|facts| facts.denial = Some(denial.clone()));
+    })
+}
+
+/// Checks an item of a server by its name.
+fn check_name(policy: &Policy, call: &Call, server: &ServerId, name: &str) -> Result<(), Error> {
+    let checked = check_item(policy, call, server, Some(name));
+    checked.map_err(|denial| denial.into_error(&call.caller, server, name))
+}
+
 /// Checks whether a call may be sent to its target. `visible` is the catalog that the rules allow the caller to see. A task
 /// is authorized by the tool that created it, which `find_tool` returns. `unknown_server` returns the error for a server
 /// that the caller may not see.
@@ -382,54 +419,38 @@ pub(crate) fn authorize(
     find_tool: impl Fn(&Arc<str>) -> Option<Arc<str>>,
     unknown_server: impl Fn() -> Error,
 ) -> Result<(), Error> {
+    authorize_unlisted(policy, call, target, unknown_server)?;
     let Target { server, name } = target;
-    let check = |name: Option<&str>| {
-        policy.authorize(&call.caller, server, name).inspect_err(|denial: &Denial| {
-            call.trace.record(|facts| facts.denial = Some(denial.clone()));
-        })
-    };
-    check(None).map_err(|_| unknown_server())?;
-    let check_name =
-        |name: &str| check(Some(name)).map_err(|denial| denial.into_error(&call.caller, server, name));
+    let check_name = |name: &str| check_name(policy, call, server, name);
     let is_unrestricted = || policy.is_unrestricted(&call.caller, server);
-    let denied = |message: String| Error::new(ErrorKind::Denied, message).with_server(server);
     match rule_subject(call, name) {
         RuleSubject::Server => find_tool(name).map_or(Ok(()), |tool| check_name(&tool)),
+        RuleSubject::Unknown => Ok(()),
+        RuleSubject::Named(_) | RuleSubject::Listed(..) if is_unrestricted() => Ok(()),
         RuleSubject::Named(name) => {
             let check_stages = |uri: &str| {
-                check_name(uri)?;
                 let stages = decoded_stages(uri).map_err(|unclear| {
                     let shown: String = uri.chars().take(MAX_SHOWN_CHARS).collect();
-                    denied(format!("the URI `{shown}` {unclear} and is not listed by `{server}`"))
+                    let message = format!("the URI `{shown}` {unclear} and is not listed by `{server}`");
+                    Error::new(ErrorKind::Denied, message).with_server(server)
                 })?;
                 stages.iter().try_for_each(|stage| check_name(stage))
             };
-            if is_unrestricted() {
-                return check_name(name);
-            }
             if let Some(uri) = completed_uri(call, name) {
+                check_name(&uri)?;
                 check_stages(&uri)?;
             }
             if visible.has_item(server, ListKind::Resources, name) {
-                return check_name(name);
+                return Ok(());
             }
             check_stages(name)?;
             check_listed(policy, visible, call, target)
         }
-        RuleSubject::Listed(kind, name) => {
-            check_name(name)?;
-            // A server may accept other spellings of a denied name; only listed names were authorized.
-            match is_unrestricted() || visible.has_item(server, kind, name) {
-                true => Ok(()),
-                false => Err(not_listed_error(kind, name)),
-            }
-        }
-        RuleSubject::Unknown if is_unrestricted() => Ok(()),
-        RuleSubject::Unknown => Err(denied(format!(
-            "`{}` may not use everything of `{server}`, and rules do not apply to method `{}`",
-            call.caller.as_str(),
-            call.method()
-        ))),
+        // A server may accept other spellings of a denied name; only listed names were authorized.
+        RuleSubject::Listed(kind, name) => match visible.has_item(server, kind, name) {
+            true => Ok(()),
+            false => Err(not_listed_error(kind, name)),
+        },
     }
 }
 

@@ -28,6 +28,12 @@ pub fn public_name(server: &ServerId, tool: &str) -> String {
     digest_name(server, tool)
 }
 
+/// Returns the name of a server's tool from its public name, if that was not changed.
+pub(crate) fn plain_name<'a>(server: &ServerId, public: &'a str) -> Option<&'a str> {
+    let tool = public.strip_prefix(server.as_str())?.strip_prefix(SEPARATOR)?;
+    (public_name(server, tool) == public).then_some(tool)
+}
+
 /// Returns a name that ends in a digest, for a tool whose plain public name is invalid or taken.
 pub(crate) fn digest_name(server: &ServerId, tool: &str) -> String {
     let plain = format!("{server}{SEPARATOR}{tool}");
@@ -70,6 +76,15 @@ mod tests {
         assert_eq!(public("git", "git_log"), "git__git_log");
         assert_eq!(public("a", "_b"), "a___b");
         assert_ne!(public("a", "b__c"), public("a-b", "c"));
+    }
+
+    #[test]
+    fn public_name_tells_the_own_name_unless_it_was_changed() {
+        let plain = |public: &str| plain_name(&"git".parse().unwrap(), public).map(str::to_owned);
+        assert_eq!(plain("git__log"), Some("log".to_owned()));
+        assert_eq!(plain("time__log"), None);
+        assert_eq!(plain(&public("git", "log.all")), None);
+        assert_eq!(plain(&public("git", "log_8d38e7f9")), None, "it could be the digest of another name");
     }
 
     #[test]

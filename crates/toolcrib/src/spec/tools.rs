@@ -49,6 +49,12 @@ impl ToolsSpec {
         self.idempotent.iter().any(|pattern| pattern.matches(tool))
     }
 
+    /// Returns the server's own name of a tool, by its name for clients.
+    pub(crate) fn own_name<'a>(&'a self, name: &'a str) -> &'a str {
+        let renamed = self.rename.iter().find(|(_, new)| *new == name);
+        renamed.map_or(name, |(own, _)| own.as_str())
+    }
+
     /// Returns whether the config declares results of this tool cacheable.
     pub(crate) fn is_cacheable(&self, tool: &str) -> bool {
         self.cache.iter().any(|pattern| pattern.matches(tool))
