@@ -16,7 +16,10 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::Instant;
 use toolcrib::spec::{BackoffSpec, Restarts};
-use toolcrib::{Call, CommandSpec, Crib, Error, Lifecycle, Outcome, ServerId, ServerSpec, ServerStatus};
+use toolcrib::{
+    Call, CommandSpec, Crib, Error, FirstListingSettings, Lifecycle, Outcome, ServerId, ServerSpec,
+    ServerStatus,
+};
 
 /// Limit on the wait for something that must happen.
 pub const WAIT_LIMIT: Duration = Duration::from_secs(20);
@@ -52,7 +55,8 @@ pub fn server_id(name: &str) -> ServerId {
 
 /// Returns a crib of these servers that stores nothing on disk. Lists wait for servers on a slow machine.
 pub fn crib(servers: impl IntoIterator<Item = ServerSpec>) -> Crib {
-    let builder = Crib::builder().listing_wait(WAIT_LIMIT);
+    let builder =
+        Crib::builder().listing_wait(WAIT_LIMIT).first_listing(FirstListingSettings::new(WAIT_LIMIT));
     servers.into_iter().fold(builder, toolcrib::CribBuilder::server).build().unwrap()
 }
 

@@ -41,7 +41,7 @@ use crate::report::status::{ClientCostReport, GatewayReport, LimitReport, StoreR
 use crate::report::tools::{FailureReport, ToolLookupReport, ToolReport};
 use crate::report::{LogLineReport, Report as _};
 use crate::telemetry::TextFormat;
-use crate::tool_listing::{self, ToolsWait};
+use crate::tool_listing::{self, ToolsQuery, ToolsWait};
 
 /// Time after which a request that waits for log lines returns without any.
 const LOG_WAIT: Duration = Duration::from_secs(20);
@@ -249,26 +249,18 @@ impl Admin {
     }
 
     /// Lists the tools that a caller sees; with `wait=1`, after every server was listed or has failed; with `refresh=1`, after
-    /// the running servers were asked again; with `q`, those that match a query, best first. With `name`, and optionally
+    /// the running servers were asked again; with `q`, those of a server or those that match a query, best first. With `name`, and optionally
     /// `server`, returns only that tool, or a similar name; with `start=1`, after its server was started.
     async fn tools(&self, caller: &Caller, query: Option<&str>) -> Value {
         if query_value(query, "brief").as_deref() == Some("1") {
             return tool_summaries::list(self.crib(), caller, query).await;
         }
         let Some(name) = query_value(query, "name") else {
-            let wait = match query_value(query, "wait").as_deref() {
-                Some("1") => ToolsWait::All,
-                _ => ToolsWait::Brief,
-            };
-            let report = match query_value(query, "refresh").as_deref() {
-                Some("1") => tool_listing::refresh_tools(self.crib(), caller, wait).await,
-                _ => tool_listing::list_tools(self.crib(), caller, wait).await,
-            };
-            let report = match query_value(query, "q") {
-                Some(text) => tool_listing::search_tools(self.crib(), caller, report, &text).await,
-                None => report,
-            };
-            return report.to_json();
+            let is_set = |key| query_value(query, key).as_deref() == Some("1");
+            let text = query_value(query, "q").unwrap_or_default();
+            let wait = if is_set("wait") { ToolsWait::All } else { ToolsWait::Brief };
+            let query = ToolsQuery { text: &text, wait, refreshes: is_set("refresh") };
+            return tool_listing::query_tools(self.crib(), caller, query).await.to_json();
         };
         let selector = match query_value(query, "server").map(|server| server.parse()) {
             Some(Ok(server)) => Some(Selector::OnServer(server, name)),

@@ -17,6 +17,7 @@ pub(crate) mod enable;
 pub(crate) mod events;
 pub(crate) mod explain;
 pub(crate) mod export;
+mod first_list;
 mod gateway_update;
 pub(crate) mod help;
 pub(crate) mod import;

@@ -69,7 +69,7 @@ pub(crate) use self::log_files::read_log;
 use self::login_starter::LoopbackLogins;
 pub(crate) use self::other_gateway::{OtherGateway, STOP_GRACE};
 use self::peer_check::PeerCheck;
-use self::settings::{GatewaySettings, SettingsTarget, library_settings};
+use self::settings::{GatewaySettings, SettingsTarget, library_settings, with_waits};
 use self::shared_store::LoadingKey;
 pub(crate) use self::shared_store::{find_forwarding_note, find_store_problem, probe_store};
 pub(crate) use self::signals::{SignalRequest, Signals};
@@ -146,7 +146,7 @@ impl Gateway {
         let observers = CallObservers::open(paths, &settings)?;
         let builder = builder(paths, settings.settings, &secrets);
         let opened = settings.store.open(builder, listeners.reachable_url())?;
-        let builder = opened.builder.listing_wait(settings.limits.listing_wait);
+        let builder = with_waits(opened.builder, &settings.limits);
         let builder = builder.login_starter(LoopbackLogins { is_exposed: listeners.is_exposed() });
         let crib = build_crib(observers.attach(builder).log(logs.sink()))?;
         let callers = Arc::new(ActiveCallers::new(settings.callers));
@@ -230,6 +230,8 @@ impl Gateway {
             self.tasks.spawn_boxed(self.stop.clone().run_until_cancelled_owned(threads.balance()));
         }
         self.accept_connections();
+        // Clients list right after they have connected.
+        self.crib.begin_discovery();
         if let Some(predecessor) = predecessor {
             self.tasks.spawn_boxed(predecessor.confirm(self.http.clone(), self.stop.clone()));
         }
@@ -351,7 +353,7 @@ pub(crate) fn build(paths: &Paths, config: &Config) -> Result<Crib, CommandError
     let audit = Arc::new(Audit::new(config.audit.as_ref())?);
     let secrets = SecretLocator::new(paths, &config.secrets);
     let builder = builder(paths, library_settings(config), &secrets).observer(audit);
-    build_crib(builder.listing_wait(config.limits.listing_wait))
+    build_crib(with_waits(builder, &config.limits))
 }
 
 fn builder(paths: &Paths, settings: Settings, secrets: &SecretLocator) -> CribBuilder {

@@ -2,33 +2,91 @@
 
 use std::time::Duration;
 
-use toolcrib::{Caller, Crib, Error, KeepAlive, Selector, ServerSpec, Sharing, Tool};
+use toolcrib::catalog::public_name::SEPARATOR;
+use toolcrib::{
+    Caller, Crib, Discovery, Error, FirstListingWait, KeepAlive, Selector, ServerId, ServerSpec, Sharing,
+    Tool,
+};
 
-use crate::report::tools::{FailureReport, ToolReport, ToolsReport, UnapprovedCount};
+use crate::report::tools::{FailureReport, ServerStateReport, ToolReport, ToolsReport, UnapprovedCount};
 
 /// The servers that a list of tools waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ToolsWait {
     /// Every server, until it has been listed or has failed.
     All,
+    /// Every server, as long as a person does. Those that are still starting then are reported as pending.
+    Patient,
     /// Those that are listed quickly. The others are reported as pending.
     Brief,
 }
 
-/// Asks the running servers for their lists, then lists every server that the caller may see.
-pub(crate) async fn refresh_tools(crib: &Crib, caller: &Caller, wait: ToolsWait) -> ToolsReport {
-    let not_running = crib.refresh_for(caller).await;
-    let report = list_tools(crib, caller, wait).await;
-    ToolsReport { not_running: Some(not_running.iter().map(ToString::to_string).collect()), ..report }
+impl ToolsWait {
+    /// Returns the time limits of the wait; `None` if it has none.
+    fn limits(self, crib: &Crib) -> Option<FirstListingWait> {
+        match self {
+            Self::All => None,
+            Self::Patient => Some(FirstListingWait::PATIENT),
+            Self::Brief => Some(FirstListingWait::at_most(crib.listing_wait())),
+        }
+    }
+}
+
+/// What `tools` is asked for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ToolsQuery<'a> {
+    /// A server, a tool, or words to search for; everything if it is empty.
+    pub(crate) text: &'a str,
+    pub(crate) wait: ToolsWait,
+    /// Whether running servers are asked for their lists.
+    pub(crate) refreshes: bool,
+}
+
+/// Lists the tools that a query asks for. A server or one of its tools needs only that server.
+pub(crate) async fn query_tools(crib: &Crib, caller: &Caller, query: ToolsQuery<'_>) -> ToolsReport {
+    let text = query.text.trim();
+    let not_running = match query.refreshes {
+        true => Some(crib.refresh_for(caller).await.iter().map(ToString::to_string).collect()),
+        false => None,
+    };
+    let named = find_server(crib, text);
+    let report = match &named {
+        Some(server) => {
+            let discovery = crib.discover_server_for(server, caller, query.wait.limits(crib)).await;
+            report_discoveries(crib, discovery)
+        }
+        None => list_tools(crib, caller, query.wait).await,
+    };
+    let report = match &named {
+        Some(server) if server.as_str() == text => ToolsReport { server: state_of(crib, server), ..report },
+        _ => search_tools(crib, caller, report, text).await,
+    };
+    ToolsReport { not_running, ..report }
+}
+
+/// Returns the declared server that a query names, alone or before the name of a tool.
+fn find_server(crib: &Crib, text: &str) -> Option<ServerId> {
+    let prefixes = [".", SEPARATOR].map(|separator| text.split_once(separator).map(|(server, _)| server));
+    let names = std::iter::once(Some(text)).chain(prefixes).flatten();
+    names.filter_map(|name| name.parse().ok()).find(|server| crib.contains(server))
+}
+
+fn state_of(crib: &Crib, server: &ServerId) -> Option<ServerStateReport> {
+    let status = crib.status().into_iter().find(|status| status.server == *server)?;
+    Some(ServerStateReport { name: server.to_string(), state: status.state.as_str().to_owned() })
 }
 
 /// Lists every server that the caller may see.
 pub(crate) async fn list_tools(crib: &Crib, caller: &Caller, wait: ToolsWait) -> ToolsReport {
-    let mut report = ToolsReport::default();
-    let discoveries = match wait {
-        ToolsWait::All => crib.discover_for(caller).await,
-        ToolsWait::Brief => crib.discover_briefly_for(caller).await,
+    let discoveries = match wait.limits(crib) {
+        None => crib.discover_for(caller).await,
+        Some(limits) => crib.discover_within_for(caller, limits).await,
     };
+    report_discoveries(crib, discoveries)
+}
+
+fn report_discoveries(crib: &Crib, discoveries: impl IntoIterator<Item = Discovery>) -> ToolsReport {
+    let mut report = ToolsReport::default();
     for discovery in discoveries {
         match discovery.tools {
             Ok(tools) => {
@@ -44,13 +102,8 @@ pub(crate) async fn list_tools(crib: &Crib, caller: &Caller, wait: ToolsWait) ->
 }
 
 /// Keeps the tool with this name, or else the tools that match a query, best first. An empty query keeps all tools.
-pub(crate) async fn search_tools(
-    crib: &Crib,
-    caller: &Caller,
-    report: ToolsReport,
-    query: &str,
-) -> ToolsReport {
-    if query.trim().is_empty() {
+async fn search_tools(crib: &Crib, caller: &Caller, report: ToolsReport, query: &str) -> ToolsReport {
+    if query.is_empty() {
         return report;
     }
     if let Some(tool) = find_exact(&report.tools, query) {

@@ -39,8 +39,8 @@ use toolcrib::protocol::jsonrpc::{ResponsePayload, code, error_object, move_own_
 use toolcrib::protocol::versions::Era;
 use toolcrib::util::locks::IgnorePoison as _;
 use toolcrib::{
-    Call, Caller, Catalog, Client, ClientCapabilities, ClientContext, Crib, Error, Hint, ListKind, Outcome,
-    Page, Selector, ServerId, UpdateSink,
+    Call, Caller, Catalog, Client, ClientCapabilities, ClientContext, Crib, Error, FirstListingWait, Hint,
+    ListKind, Outcome, Page, Selector, ServerId, UpdateSink,
 };
 
 use self::catalog_digest::{CatalogDigest, ListDigests, hash_list};
@@ -426,6 +426,8 @@ impl McpService {
         // Only stateless clients send parameters in headers. If this fails, the call fails for the same reason.
         let era = Era::Stateless;
         match &scope.view {
+            // What is denied is not worth a start.
+            CatalogScope::One(server) if !self.crib.can_use(scope.caller(), server, tool) => {}
             CatalogScope::One(server) => {
                 drop(self.crib.list_server_for_era(server, scope.caller(), era).await);
             }
@@ -437,8 +439,14 @@ impl McpService {
         self.crib.catalog_for(scope.caller())
     }
 
+    /// Returns how long a request of a client waits for servers that were never listed.
+    pub(super) fn first_wait(&self, scope: &EndpointScope) -> FirstListingWait {
+        self.crib.first_listing().for_client(scope.client_name.as_deref())
+    }
+
     /// Returns the visible catalog, for the first page of a list with a current list. Servers that were never listed are
-    /// waited for only briefly; a change is announced when they are up.
+    /// waited for within limits, and a change is announced when others are up. At the endpoint of one server there is no list
+    /// without it.
     async fn load_catalog(
         &self,
         scope: &EndpointScope,
@@ -448,11 +456,12 @@ impl McpService {
     ) -> Result<Arc<Catalog>, Error> {
         match &scope.view {
             _ if !is_first_page => Ok(self.crib.catalog_for(scope.caller())),
-            CatalogScope::All => Ok(self.crib.list_kind_for(kind, scope.caller(), era).await),
+            CatalogScope::All => {
+                Ok(self.crib.list_kind_for(kind, scope.caller(), era, self.first_wait(scope)).await)
+            }
             CatalogScope::One(server) => {
-                let listed = self.crib.list_server_kind_for(kind, server, scope.caller(), era);
-                let listed = timeout(self.crib.listing_wait(), listed).await;
-                listed.unwrap_or_else(|_| Ok(self.crib.catalog_for(scope.caller())))
+                let wait = self.first_wait(scope).request;
+                self.crib.list_server_kind_for(kind, server, scope.caller(), era, wait).await
             }
         }
     }

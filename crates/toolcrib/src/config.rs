@@ -61,7 +61,7 @@ use crate::access::expose::ExposeSettings;
 use crate::access::policy::Policy;
 use crate::limits::UsageLimits;
 pub use crate::spec::Origin;
-use crate::spec::{Capacity, Roster, ServerId};
+use crate::spec::{Capacity, FirstListingSettings, Roster, ServerId};
 pub use audit::AuditSpec;
 pub use callers::{
     CallerSpec, CallerToken, IssuedCallerSpec, Sha256Digest, find_short_tokens, resolve_token_digests,
@@ -183,8 +183,10 @@ pub struct GatewayLimits {
     pub drain: Duration,
     /// Upper bound on the time limit of any call.
     pub call_timeout_max: Option<Duration>,
-    /// Time that a list waits for servers that were never listed.
+    /// Time that a list waits for lists of running servers that are out of date.
     pub listing_wait: Duration,
+    /// How long clients wait for servers that were never listed.
+    pub first_listing: FirstListingSettings,
 }
 
 impl Default for GatewayLimits {
@@ -196,6 +198,7 @@ impl Default for GatewayLimits {
             drain: Duration::from_secs(10),
             call_timeout_max: None,
             listing_wait: Duration::from_millis(300),
+            first_listing: FirstListingSettings::default(),
         }
     }
 }

@@ -266,7 +266,9 @@ impl Crib {
     /// # Cancel safety
     /// Dropping the future only skips waiting: a restart that has begun continues.
     pub async fn restart(&self, server: &ServerId) -> Result<(), Error> {
-        let restarted = self.registered(server)?.restart().await;
+        let entry = self.registered(server)?;
+        self.router().discoverer.renew(server);
+        let restarted = entry.restart().await;
         self.router().services.cache.invalidate(server, None, Invalidation::All);
         restarted
     }

@@ -246,9 +246,9 @@ pub use crate::spec::template::{
 };
 pub use crate::spec::{
     BackoffSpec, BadName, BreakerSpec, Capacity, CardTool, CommandSpec, EmptyPattern, Endpoint, EraChoice,
-    HttpSpec, InProcess, InProcessServer, InvalidCard, KeepAlive, Lifecycle, MemoryLimits, NameClash,
-    NamePattern, Origin, Pinning, Restarts, Roster, ServerCard, ServerId, ServerLimits, ServerSpec, Sharing,
-    SpecDigest, StartPolicy, ToolsSpec, TransportKind, Trust,
+    FirstListingSettings, FirstListingWait, HttpSpec, InProcess, InProcessServer, InvalidCard, KeepAlive,
+    Lifecycle, MemoryLimits, NameClash, NamePattern, Origin, Pinning, Restarts, Roster, ServerCard, ServerId,
+    ServerLimits, ServerSpec, Sharing, SpecDigest, StartPolicy, ToolsSpec, TransportKind, Trust,
 };
 #[cfg(feature = "http")]
 #[doc(hidden)]

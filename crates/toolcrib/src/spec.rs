@@ -6,6 +6,7 @@
 
 pub mod auth;
 mod card;
+mod first_listing;
 mod forward;
 mod http;
 mod lifecycle;
@@ -33,6 +34,7 @@ use crate::util::encoding;
 use crate::util::maps::collect_map;
 
 pub use card::{CardTool, InvalidCard, ServerCard};
+pub use first_listing::{FirstListingSettings, FirstListingWait};
 pub use forward::{Forward, TokenExchange};
 pub use http::{HttpSpec, TransportKind};
 pub use lifecycle::{

@@ -1,4 +1,5 @@
-//! The first listing of many servers: slow ones are announced when they are up and delay no list.
+//! The first listing of many servers: clients wait for them within limits, and those that are slower are announced when they are
+//! up.
 
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ fn home() -> Home {
     let hung = (0..2).map(|n| server(format!("b{n}"), &["--never-answer-handshake"]));
     let fast = (0..FAST).map(|n| server(format!("z{n}"), &[]));
     let servers: String = slow.chain(hung).chain(fast).collect();
-    Home::new(env!("CARGO_BIN_EXE_crib"), &format!("[limits]\nlisting-wait = '300ms'\n{servers}"))
+    Home::new(env!("CARGO_BIN_EXE_crib"), &format!("[limits]\nfirst-listing-wait = '1s'\n{servers}"))
 }
 
 /// Returns how many servers have tools in a list.
@@ -108,4 +109,110 @@ fn tools_command_reports_pending_servers() {
     test_support::wait_until("the slow servers are listed", || {
         tools(&["tools", "--json"])["pending"] == json!(["b0", "b1"])
     });
+}
+
+/// The time limit of a request in some client libraries.
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Returns a config in which everything has its default, with servers that take a while, fail, hang and work.
+fn newcomers_home() -> Home {
+    let server = |name: &str, args: &[&str]| {
+        test_support::gateway::server_config(env!("CARGO_BIN_EXE_fake-server"), name, args)
+    };
+    let servers = [
+        "[servers.broken]\ncommand = 'false'\n".to_owned(),
+        server("hung", &["--never-answer-handshake"]),
+        server("quick", &[]),
+        server("slow", &["--start-delay-ms", "5000"]),
+    ];
+    Home::new(env!("CARGO_BIN_EXE_crib"), &servers.concat())
+}
+
+/// Runs a request of a client that gives up after five seconds.
+fn within_client_timeout<T>(request: impl FnOnce() -> T) -> T {
+    let before = Instant::now();
+    let answer = request();
+    assert!(before.elapsed() < CLIENT_TIMEOUT, "the request took {:?}", before.elapsed());
+    answer
+}
+
+fn servers_of(tools: &[String]) -> Vec<&str> {
+    let mut servers: Vec<&str> = tools.iter().filter_map(|tool| tool.split("__").next()).collect();
+    servers.dedup();
+    servers
+}
+
+#[test]
+fn first_list_of_a_session_has_every_server_that_comes_up_in_time() {
+    let home = newcomers_home();
+    let gateway = home.serve();
+    let client = within_client_timeout(|| HttpClient::new(gateway.address, "/mcp", Era::Session));
+    let mut client = client;
+    assert_eq!(servers_of(&within_client_timeout(|| client.tools())), ["quick", "slow"]);
+    let before = Instant::now();
+    let mut next = HttpClient::new(gateway.address, "/mcp", Era::Session);
+    assert_eq!(next.tools().len(), client.tools().len());
+    assert!(before.elapsed() < Duration::from_secs(4), "the next client waited {:?}", before.elapsed());
+}
+
+#[test]
+fn first_list_of_a_stateless_client_has_every_server_that_comes_up_in_time() {
+    let home = newcomers_home();
+    let gateway = home.serve();
+    let mut client = HttpClient::new(gateway.address, "/mcp", Era::Stateless);
+    let discovered = within_client_timeout(|| client.request("server/discover", &json!({})));
+    let instructions = discovered.message()["result"]["instructions"].clone();
+    let instructions = instructions.as_str().unwrap_or_default().to_owned();
+    assert!(instructions.ends_with("Not available yet: broken, hung, slow."), "{instructions}");
+    assert_eq!(servers_of(&within_client_timeout(|| client.tools())), ["quick", "slow"]);
+}
+
+#[test]
+fn first_list_on_a_pipe_has_every_server_that_comes_up_in_time() {
+    let home = newcomers_home();
+    let mut client = within_client_timeout(|| StdioClient::new(home.command(&["stdio"]), Era::Session));
+    let answer = within_client_timeout(|| client.request("tools/list", &json!({})));
+    assert_eq!(servers_of(&tool_names(&answer)), ["quick", "slow"]);
+}
+
+#[test]
+fn endpoint_of_one_server_has_its_list_or_its_error() {
+    let home = newcomers_home();
+    let gateway = home.serve();
+    for era in [Era::Session, Era::Stateless] {
+        let mut broken = within_client_timeout(|| HttpClient::new(gateway.address, "/mcp/s/broken", era));
+        let answer = within_client_timeout(|| broken.request("tools/list", &json!({}))).message();
+        let message = answer["error"]["message"].as_str().unwrap_or_default();
+        assert!(message.contains("`broken`") && message.contains("exit status"), "{answer}");
+        let mut hung = within_client_timeout(|| HttpClient::new(gateway.address, "/mcp/s/hung", era));
+        let answer = within_client_timeout(|| hung.request("tools/list", &json!({}))).message();
+        assert_eq!(answer["error"]["message"], "server `hung` is still starting");
+    }
+    let mut slow = HttpClient::new(gateway.address, "/mcp/s/slow", Era::Stateless);
+    assert!(!within_client_timeout(|| slow.tools()).is_empty());
+}
+
+#[test]
+fn denied_tool_starts_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let count = folder.path().join("starts");
+    let args = ["--count-file", count.to_str().unwrap()];
+    let server = test_support::gateway::server_config(env!("CARGO_BIN_EXE_fake-server"), "a", &args);
+    let config = format!("{server}[policy]\ndeny = [\"a.echo\"]\n[limits]\nfirst-listing-wait = \"0s\"\n");
+    let home = Home::new(env!("CARGO_BIN_EXE_crib"), &config);
+    let output = home.run(&["call", "a.echo", "text=x"]);
+    assert_eq!((output.status.code(), test_support::count_starts(&count)), (Some(7), 0), "{output:?}");
+    let output = home.run(&["call", "a__echo", "text=x"]);
+    assert_eq!((output.status.code(), test_support::count_starts(&count)), (Some(7), 0), "{output:?}");
+    // A session lists in `initialize`; a stateless client may call without a list.
+    let mut pipe = StdioClient::new(home.command(&["stdio"]), Era::Stateless);
+    let call = json!({"name": "a__echo", "arguments": {"text": "x"}});
+    assert_eq!(pipe.request("tools/call", &call)["error"]["code"], -31010);
+    let gateway = home.serve();
+    for (path, tool) in [("/mcp", "a__echo"), ("/mcp/s/a", "echo")] {
+        let mut client = HttpClient::new(gateway.address, path, Era::Stateless);
+        let answer = client.call(tool, &json!({"text": "x"}));
+        assert_eq!(answer["error"]["code"], -31010, "{answer}");
+    }
+    assert_eq!(test_support::count_starts(&count), 0);
 }

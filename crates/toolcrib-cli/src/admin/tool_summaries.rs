@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use toolcrib::access::expose::estimate_tokens;
-use toolcrib::{Caller, Crib, PinStatus, SearchHit, Tool};
+use toolcrib::{Caller, Crib, FirstListingWait, PinStatus, SearchHit, Tool};
 use toolcrib_serve::query_value;
 
 use crate::report::Report as _;
@@ -40,7 +40,8 @@ pub(super) async fn list(crib: &Crib, caller: &Caller, query: Option<&str>) -> V
     let mut tools = Vec::new();
     let mut failed = Vec::new();
     let mut pending = Vec::new();
-    for discovery in crib.discover_briefly_for(caller).await {
+    let wait = FirstListingWait::at_most(crib.listing_wait());
+    for discovery in crib.discover_within_for(caller, wait).await {
         match discovery.tools {
             Ok(found) => tools.extend(found.into_iter().filter(|tool| query.includes(tool))),
             Err(_) if discovery.is_pending => pending.push(discovery.server.to_string()),

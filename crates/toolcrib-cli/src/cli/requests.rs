@@ -41,7 +41,7 @@ pub(crate) struct CallArgs {
 /// Arguments of `tools`.
 #[derive(Debug, Args)]
 pub(crate) struct ToolsArgs {
-    /// Show one tool by its name or as `server.tool`, or the tools that match these words best
+    /// Show a server's tools, one tool by its name or as `server.tool`, or the tools that match these words best
     pub(crate) query: Option<String>,
     /// Show how many tokens the definitions cost, by server; a token is 4 bytes
     #[arg(long)]
@@ -49,7 +49,7 @@ pub(crate) struct ToolsArgs {
     /// Show the score of each match and the parts of the tool that have words of the query
     #[arg(long, requires = "query")]
     pub(crate) explain: bool,
-    /// Wait until every server has been listed or has failed; the default without a gateway
+    /// Wait until every server has been listed or has failed; without a gateway, the default is 20 s
     #[arg(long)]
     pub(crate) wait: bool,
     /// Do not wait for servers that were never listed; the default with a gateway

@@ -27,6 +27,9 @@ pub(crate) struct AddArgs {
     /// Check and start the server first; nothing is written if that fails
     #[arg(long = "try")]
     pub(crate) try_first: bool,
+    /// Do not start the server; otherwise it is started once, to list its tools
+    #[arg(long, conflicts_with = "try_first")]
+    pub(crate) no_try: bool,
     /// A variable that the command gets from the environment of the gateway; can be repeated
     #[arg(long, value_name = "NAME")]
     pub(crate) inherit_env: Vec<String>,
@@ -165,4 +168,7 @@ pub(crate) struct AddJsonArgs {
     /// Store, replace or keep values that look like secrets
     #[arg(long, value_enum, default_value = "store")]
     pub(crate) secrets: super::SecretsChoice,
+    /// Do not start the servers; otherwise each is started once, to list its tools
+    #[arg(long)]
+    pub(crate) no_try: bool,
 }

@@ -15,7 +15,7 @@ use self::registry::{RegistryChoice, RegistryServer};
 use super::call::adhoc;
 use super::config_document::{ChangeReport, ConfigDocument};
 use super::doctor::{self, Completion};
-use super::ls;
+use super::{first_list, ls};
 use crate::cli::servers::{AddArgs, TransportArg};
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
@@ -85,8 +85,14 @@ pub(crate) async fn run(args: &AddArgs, paths: &Paths, out: &mut Output) -> Resu
     let change = ChangeReport::new(&action, id.as_str());
     let exit = document.report(changed, &change, paths, out).await?;
     extracted.print(out)?;
-    out.warn_problems(&preflight::find_missing(&paths.sources().load(), Some(&id), &locator))?;
-    Ok(exit)
+    if args.no_try {
+        out.warn_problems(&preflight::find_missing(&paths.sources().load(), Some(&id), &locator))?;
+        return Ok(exit);
+    }
+    match first_list::run(&id, paths, out).await? {
+        Completion::Done => Ok(exit),
+        Completion::Interrupted => Ok(ExitStatus::Interrupted),
+    }
 }
 
 /// Starts the server with the values as they were given, before anything is written or stored.

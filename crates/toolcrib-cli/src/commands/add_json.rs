@@ -8,6 +8,8 @@ use serde_json::{Value, json};
 use toolcrib_agents::edit::file::OriginalFile;
 use toolcrib_agents::import::{self, ImportVerdict, ImportedEntry, SecretExtraction};
 
+use super::doctor::Completion;
+use super::first_list;
 use super::gateway_update::GatewayUpdate;
 use super::import::store_secrets;
 use crate::cli::SecretsChoice;
@@ -57,6 +59,12 @@ pub(crate) async fn run(args: &AddJsonArgs, paths: &Paths, out: &mut Output) -> 
         entry.notes.iter().try_for_each(|note| out.print_note(&format!("  {note}")))?;
     }
     update.print(out)?;
+    for name in names.iter().filter(|_| !args.no_try) {
+        let id = name.parse().map_err(|error| CommandError::unexpected(&error))?;
+        if let Completion::Interrupted = first_list::run(&id, paths, out).await? {
+            return Ok(ExitStatus::Interrupted);
+        }
+    }
     Ok(ExitStatus::Success)
 }
 

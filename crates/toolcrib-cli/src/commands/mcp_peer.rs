@@ -104,12 +104,12 @@ impl McpPeer {
         }
     }
 
-    /// Lists all servers. Returns those that failed or are still starting; without a gateway, waits for all.
+    /// Lists all servers. Returns those that failed or are still starting; without a gateway, waits for them.
     pub(super) async fn discover(&self) -> Result<ToolsReport, CommandError> {
         match self {
             Self::Gateway(client) => client.fetch("/api/v1/tools").await,
             Self::Standalone(crib) => {
-                Ok(tool_listing::list_tools(crib, &Caller::local(), ToolsWait::All).await)
+                Ok(tool_listing::list_tools(crib, &Caller::local(), ToolsWait::Patient).await)
             }
         }
     }

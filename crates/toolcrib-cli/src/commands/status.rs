@@ -78,6 +78,12 @@ fn print_all(status: &GatewayReport, out: &mut Output) -> std::io::Result<()> {
     let GatewayReport { version, pid, .. } = status;
     let uptime = format_seconds(Some(status.uptime));
     out.print_note(&format!("gateway {version} (pid {pid}), up {uptime}"))?;
+    let is_starting = |server: &&ServerReport| server.tools.is_none() && server.state == "starting";
+    let starting: Vec<String> =
+        status.servers.iter().filter(is_starting).map(|server| format!("`{}`", server.name)).collect();
+    if !starting.is_empty() {
+        out.print_note(&format!("not available yet: {}", starting.join(", ")))?;
+    }
     if let Some(store) = &status.store {
         print_store(store, out)?;
     }

@@ -16,9 +16,9 @@ use crate::exit::ExitStatus;
 use crate::output::Output;
 use crate::paths::Paths;
 use crate::progress::{ServerSource, Wait};
-use crate::report::list_to_json;
 use crate::report::tools::{FailureReport, ToolReport, ToolsReport, UnapprovedCount};
-use crate::tool_listing::{self, ToolsWait};
+use crate::report::{Report as _, list_to_json};
+use crate::tool_listing::{self, ToolsQuery, ToolsWait};
 use layout::ServerCost;
 
 /// Matches of a query that are shown on the terminal.
@@ -40,24 +40,24 @@ pub(crate) async fn run(args: &ToolsArgs, paths: &Paths, out: &mut Output) -> Re
             finish(listing.transpose()?, out)
         }
         None => {
-            let wait = if args.no_wait { ToolsWait::Brief } else { ToolsWait::All };
             let work = async |crib: Crib| {
                 let local = Caller::local();
-                let listing = async {
-                    let listing = match args.refresh {
-                        true => tool_listing::refresh_tools(&crib, &local, wait).await,
-                        false => tool_listing::list_tools(&crib, &local, wait).await,
-                    };
-                    match &args.query {
-                        Some(query) => tool_listing::search_tools(&crib, &local, listing, query).await,
-                        None => listing,
-                    }
-                };
+                let text = args.query.as_deref().unwrap_or_default();
+                let query = ToolsQuery { text, wait: standalone_wait(args), refreshes: args.refresh };
+                let listing = tool_listing::query_tools(&crib, &local, query);
                 let listing = Wait::new(action, ServerSource::Crib(&crib)).run(listing).await;
                 with_standalone_hints(listing, paths)
             };
             super::run_with_config(paths, paths.valid_config()?, out, work, finish).await?
         }
+    }
+}
+
+fn standalone_wait(args: &ToolsArgs) -> ToolsWait {
+    match (args.wait, args.no_wait) {
+        (true, _) => ToolsWait::All,
+        (_, true) => ToolsWait::Brief,
+        _ => ToolsWait::Patient,
     }
 }
 
@@ -87,7 +87,7 @@ fn listing_path(args: &ToolsArgs) -> String {
     }
 }
 
-fn with_standalone_hints(mut listing: ToolsReport, paths: &Paths) -> ToolsReport {
+pub(super) fn with_standalone_hints(mut listing: ToolsReport, paths: &Paths) -> ToolsReport {
     for error in &mut listing.failed {
         let server = error.server.as_deref();
         error.hint = error.hint.as_deref().map(|hint| super::standalone_hint(hint, server, paths));
@@ -99,6 +99,7 @@ fn with_standalone_hints(mut listing: ToolsReport, paths: &Paths) -> ToolsReport
 /// and was named exactly.
 fn print_listing(listing: &ToolsReport, args: &ToolsArgs, out: &mut Output) -> Result<ExitStatus> {
     let has_query = args.query.as_ref().is_some_and(|query| !query.trim().is_empty());
+    let has_query = has_query && listing.server.is_none();
     let tools = &listing.tools[..];
     let exact = tools.first().filter(|tool| has_query && tool.found.is_none());
     if out.json {
@@ -114,8 +115,14 @@ fn print_listing(listing: &ToolsReport, args: &ToolsArgs, out: &mut Output) -> R
     } else {
         out.print_table(&["NAME", "DESCRIPTION"], &table_rows(tools))?;
     }
-    if exact.is_none() {
-        print_warnings(listing, out)?;
+    match &listing.server {
+        _ if exact.is_some() => {}
+        _ if has_query => print_not_searched(listing, out)?,
+        server => {
+            print_warnings(listing, out)?;
+            let state = server.iter().map(|server| format!("`{}` is {}", server.name, server.state));
+            state.into_iter().try_for_each(|state| out.print_note(&state))?;
+        }
     }
     let ToolsReport { failed, pending, .. } = listing;
     if tools.is_empty() && failed.is_empty() && pending.is_empty() {
@@ -176,6 +183,9 @@ fn listing_json(listing: &ToolsReport, with_cost: bool) -> Value {
     if let Some(not_running) = &listing.not_running {
         json["not_running"] = json!(not_running);
     }
+    if let Some(server) = &listing.server {
+        json["server"] = server.to_json();
+    }
     if with_cost {
         json["cost"] = layout::costs(&listing.tools).iter().map(ServerCost::to_json).collect();
     }
@@ -193,6 +203,16 @@ pub(super) fn listing_exit(is_empty: bool, listing: &ToolsReport) -> ExitStatus 
     if is_empty && !listing.failed.is_empty() { ExitStatus::Unreachable } else { ExitStatus::Success }
 }
 
+/// Prints in one line which servers were not searched.
+fn print_not_searched(listing: &ToolsReport, out: &mut Output) -> Result<()> {
+    let failed = listing.failed.iter().filter_map(|failure| failure.server.clone());
+    let missing: Vec<String> = failed.chain(listing.pending.iter().cloned()).collect();
+    match missing.is_empty() {
+        true => Ok(()),
+        false => Ok(out.warn(&format!("not searched: {}", join_names(&missing)), Some("toolcrib tools"))?),
+    }
+}
+
 /// Prints what is missing from the list, and why.
 pub(super) fn print_warnings(listing: &ToolsReport, out: &mut Output) -> Result<()> {
     for error in &listing.failed {
@@ -200,7 +220,7 @@ pub(super) fn print_warnings(listing: &ToolsReport, out: &mut Output) -> Result<
     }
     if !listing.pending.is_empty() {
         let message =
-            format!("not listed yet, because they are still starting: {}", join_names(&listing.pending));
+            format!("not available yet, because they are still starting: {}", join_names(&listing.pending));
         out.warn(&message, Some("toolcrib tools --wait"))?;
     }
     if let Some(not_running) = listing.not_running.as_ref().filter(|servers| !servers.is_empty()) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use toolcrib::config::{
     AuditSpec, Config, GatewayLimits, HistorySpec, ListenSpec, SecretBackend, StoreSpec, TlsSpec,
 };
-use toolcrib::{Crib, RosterChanges, Settings};
+use toolcrib::{Crib, CribBuilder, RosterChanges, Settings};
 use toolcrib_serve::{ActiveCallers, Callers};
 use toolcrib_valkey::ValkeyStore;
 
@@ -69,10 +69,11 @@ impl GatewaySettings {
         limits: &GatewayLimits,
         store: &StoreSpec,
     ) -> bool {
-        // The maximum call timeout is applied with the roster, and the wait of lists before it.
+        // The maximum call timeout is applied with the roster, and the waits of lists before it.
         let own_limits = GatewayLimits {
             call_timeout_max: limits.call_timeout_max,
             listing_wait: limits.listing_wait,
+            first_listing: limits.first_listing.clone(),
             ..self.limits.clone()
         };
         // Other files of TLS are read without a restart.
@@ -169,6 +170,7 @@ impl SettingsTarget {
         self.audit.apply(audit);
         self.telemetry.set_serves_metrics(metrics);
         self.crib.set_listing_wait(limits.listing_wait);
+        self.crib.set_first_listing(limits.first_listing);
         // Requests are served meanwhile: callers, rules and limits change together, and new servers come last, so that no
         // caller uses a server under rules that do not name it.
         let revocations = self.callers.replace(callers, || {
@@ -182,11 +184,17 @@ impl SettingsTarget {
             revocations.wait(),
             self.reload_tls(listen.tls),
         );
+        self.crib.begin_discovery();
         if let Err(error) = stored {
             tracing::warn!("other gateways may still accept callers that were removed or changed: {error}");
         }
         Ok(changes?)
     }
+}
+
+/// Sets how long lists wait for servers.
+pub(super) fn with_waits(builder: CribBuilder, limits: &GatewayLimits) -> CribBuilder {
+    builder.listing_wait(limits.listing_wait).first_listing(limits.first_listing.clone())
 }
 
 #[cfg(test)]

@@ -21,6 +21,26 @@ pub(crate) struct ToolsReport {
     pub(crate) unapproved: Vec<UnapprovedCount>,
     /// The servers that were not asked for their lists because they do not run; `None` if none were to be asked.
     pub(crate) not_running: Option<Vec<String>>,
+    /// The server that the list was asked for.
+    pub(crate) server: Option<ServerStateReport>,
+}
+
+/// A server and its state.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct ServerStateReport {
+    pub(crate) name: String,
+    pub(crate) state: String,
+}
+
+impl Report for ServerStateReport {
+    fn to_json(&self) -> Value {
+        json!({"name": self.name, "state": self.state})
+    }
+
+    fn from_json(value: &Value) -> Self {
+        let members = Members(value);
+        Self { name: members.text("name"), state: members.text("state") }
+    }
 }
 
 impl Report for ToolsReport {
@@ -34,6 +54,9 @@ impl Report for ToolsReport {
         if let Some(not_running) = &self.not_running {
             report["not_running"] = json!(not_running);
         }
+        if let Some(server) = &self.server {
+            report["server"] = server.to_json();
+        }
         report
     }
 
@@ -41,6 +64,7 @@ impl Report for ToolsReport {
         let members = Members(value);
         Self {
             tools: members.reports("tools"),
+            server: value.get("server").map(ServerStateReport::from_json),
             failed: members.reports("failed"),
             pending: members.texts("pending"),
             unapproved: members.reports("unapproved"),

@@ -112,7 +112,7 @@ impl McpService {
             let may_pass = is_denied || has_extensions(&catalog, server);
             return Ok(may_pass.then_some(selector));
         }
-        let catalog = self.crib.list_for_era(scope.caller(), era).await;
+        let catalog = self.crib.list_for_era(scope.caller(), era, self.first_wait(scope)).await;
         if let Some(uri) = uri {
             let selector = Selector::Resource(uri.into_owned());
             let target = self.crib.find_for_era(scope.caller(), &selector, era).await;
@@ -133,7 +133,8 @@ impl McpService {
 
     /// Returns the skills of all servers, under public URIs and in one page. A server that cannot be asked is left out.
     pub(super) async fn list_skills(&self, context: &RequestContext) -> ResponsePayload {
-        let catalog = self.crib.list_for_era(context.scope.caller(), context.client.era).await;
+        let wait = self.first_wait(&context.scope);
+        let catalog = self.crib.list_for_era(context.scope.caller(), context.client.era, wait).await;
         let servers: Vec<ServerId> =
             catalog.servers().filter(|server| announces(&catalog, server, SKILLS)).cloned().collect();
         if servers.is_empty() {

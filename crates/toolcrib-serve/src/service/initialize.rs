@@ -14,6 +14,9 @@ use toolcrib::{Catalog, ServerId};
 use super::search_tools::search_instructions;
 use super::{CatalogScope, EndpointScope, McpService};
 
+/// Servers that are named to the model while they are not available.
+const MAX_NAMED_SERVERS: usize = 10;
+
 /// Extensions whose methods can be routed to a server.
 const ROUTED_EXTENSIONS: [&str; 1] = [extensions::TASKS];
 
@@ -45,7 +48,7 @@ impl McpService {
         match &scope.view {
             CatalogScope::All => {
                 // The capabilities of a session cannot change later, so servers that were never listed are waited for.
-                let catalog = self.crib.list_for_era(scope.caller(), era).await;
+                let catalog = self.crib.list_for_era(scope.caller(), era, self.first_wait(scope)).await;
                 let mut capabilities = client::all_capabilities(era, &routable_extensions(&catalog));
                 let declared = catalog.servers().filter_map(|server| catalog.server_capabilities(server));
                 merge_extensions(&mut capabilities, &declared.collect::<Vec<_>>());
@@ -53,7 +56,8 @@ impl McpService {
                 ServerIntroduction { instructions, ..ServerIntroduction::new(capabilities) }
             }
             CatalogScope::One(server) => {
-                let catalog = self.crib.load_server_for(server, scope.caller(), era).await.ok();
+                let wait = self.first_wait(scope).request;
+                let catalog = self.crib.load_server_for(server, scope.caller(), era, wait).await.ok();
                 let declared = catalog.as_ref().and_then(|catalog| catalog.server_capabilities(server));
                 let passed = declared.and_then(|declared| client::forwarded_capabilities(declared, era));
                 let server_info = catalog.as_ref().and_then(|catalog| catalog.server_info(server)).cloned();
@@ -84,7 +88,17 @@ fn routable_extensions(catalog: &Arc<Catalog>) -> Vec<&'static str> {
 
 /// Returns the instructions for clients of all servers.
 pub(super) fn instructions(catalog: &Arc<Catalog>, is_search: bool) -> Option<String> {
-    if is_search { Some(search_instructions(catalog)) } else { merge_instructions(catalog) }
+    let known = if is_search { Some(search_instructions(catalog)) } else { merge_instructions(catalog) };
+    let parts: Vec<String> = known.into_iter().chain(not_available_line(catalog)).collect();
+    (!parts.is_empty()).then(|| parts.join("\n\n"))
+}
+
+/// Returns a line for the model that names the servers whose tools are not listed yet, if there are any.
+pub(super) fn not_available_line(catalog: &Catalog) -> Option<String> {
+    let names: Vec<&str> = catalog.undiscovered().map(ServerId::as_str).collect();
+    let (named, others) = names.split_at(names.len().min(MAX_NAMED_SERVERS));
+    let others = if others.is_empty() { String::new() } else { format!(" and {} more", others.len()) };
+    (!named.is_empty()).then(|| format!("Not available yet: {}{others}.", named.join(", ")))
 }
 
 /// Joins the instructions of all servers, each under the server's name.

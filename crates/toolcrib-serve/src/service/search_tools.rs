@@ -12,7 +12,7 @@ use toolcrib::protocol::versions::Era;
 use toolcrib::search::{MAX_QUERY_CHARS, split_summary};
 use toolcrib::{Catalog, ListKind, Page, SearchHit, Selector, ServerId};
 
-use super::initialize::server_instructions;
+use super::initialize::{not_available_line, server_instructions};
 use super::signature::{summary, text_line, tool_signature};
 use super::{CatalogScope, EndpointScope, McpService, RequestContext};
 
@@ -178,7 +178,8 @@ impl McpService {
         let queries = parse_queries(arguments)?;
         let limit = parse_limit(arguments)?;
         let caller = context.scope.caller();
-        let catalog = self.crib.list_kind_for(ListKind::Tools, caller, context.client.era).await;
+        let wait = self.first_wait(&context.scope);
+        let catalog = self.crib.list_kind_for(ListKind::Tools, caller, context.client.era, wait).await;
         let server = match parse_text(arguments, "server")? {
             Some(name) => match name.parse().ok().filter(|server| self.crib.can_see(caller, server)) {
                 Some(server) if self.crib.contains(&server) => Some(server),
@@ -195,7 +196,8 @@ impl McpService {
             });
         }
         let hits = merge_hits(found);
-        Ok(render_hits(&hits, limit))
+        let missing = not_available_line(&self.crib.catalog_for(caller));
+        Ok(render_hits(&hits, limit, missing.as_deref()))
     }
 
     async fn describe_tools(
@@ -362,7 +364,7 @@ fn merge_hits(found: Vec<Vec<SearchHit>>) -> Vec<SearchHit> {
     }
 }
 
-fn render_hits(hits: &[SearchHit], limit: usize) -> ToolAnswer {
+fn render_hits(hits: &[SearchHit], limit: usize, missing: Option<&str>) -> ToolAnswer {
     let shown = &hits[..hits.len().min(limit)];
     let mut tools = Vec::new();
     let mut text = String::new();
@@ -386,6 +388,10 @@ fn render_hits(hits: &[SearchHit], limit: usize) -> ToolAnswer {
         (_, more) if more >= MAX_COUNTED => format!("{MAX_COUNTED} or more match less well."),
         (_, more) => format!("{more} more match less well."),
     });
+    if let Some(missing) = missing {
+        text.push('\n');
+        text.push_str(missing);
+    }
     ToolAnswer { texts: vec![text], structured: Some(json!({"tools": tools})) }
 }
 

@@ -204,14 +204,16 @@ impl Catalog {
         }
     }
 
-    /// Returns whether servers that were never listed cannot change what a selector means.
+    /// Returns whether a selector is resolved without the servers that were never listed: a known server has what it means.
     pub(crate) fn is_certain(&self, selector: &Selector) -> bool {
         if !self.has_undiscovered {
             return true;
         }
         match selector {
-            Selector::Tool(name) => self.is_public_name(ListKind::Tools, name),
-            Selector::Prompt(name) => self.is_public_name(ListKind::Prompts, name),
+            Selector::Tool(name) => self.is_public_name(ListKind::Tools, name) || self.has_match(selector),
+            Selector::Prompt(name) => {
+                self.is_public_name(ListKind::Prompts, name) || self.has_match(selector)
+            }
             Selector::Resource(_) => self.has_match(selector),
             Selector::Task(_) | Selector::OnServer(..) => true,
         }

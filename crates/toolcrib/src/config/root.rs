@@ -20,7 +20,7 @@ use super::{
 use crate::access::expose::ExposeSettings;
 use crate::access::policy::Policy;
 use crate::limits::UsageLimits;
-use crate::spec::{Capacity, Endpoint, Roster, ServerId, ServerSpec, StartPolicy};
+use crate::spec::{Capacity, Endpoint, FirstListingSettings, Roster, ServerId, ServerSpec, StartPolicy};
 use crate::util::maps::collect_map;
 
 /// Default of `limits.servers-running`.
@@ -234,6 +234,7 @@ fn read_limits(mut reader: TableReader<'_>, sections: &mut ConfigSections) {
         listing_wait: reader
             .duration_or_zero("listing-wait", "`\"0s\"`, `\"300ms\"` or `\"5s\"`")
             .unwrap_or(defaults.listing_wait),
+        first_listing: read_first_listing(&mut reader),
     };
     let body = sections.limits.body;
     if sections.limits.client_memory.is_some_and(|memory| memory < body.saturating_mul(2)) {
@@ -252,6 +253,17 @@ fn read_limits(mut reader: TableReader<'_>, sections: &mut ConfigSections) {
         cache: reader.size("cache").unwrap_or(Capacity::default().cache),
     };
     reader.finish();
+}
+
+fn read_first_listing(reader: &mut TableReader<'_>) -> FirstListingSettings {
+    let mut settings = FirstListingSettings::default();
+    if let Some(wait) = reader.duration_or_zero("first-listing-wait", "`\"0s\"`, `\"8s\"` or `\"30s\"`") {
+        settings.wait = wait;
+    }
+    let clients = reader.raw_table("first-listing-clients").map_or(&[][..], |table| &table.0);
+    let waits = clients.iter().map(|entry| (entry, reader.entry_duration("first-listing-clients", entry)));
+    settings.clients = collect_map(waits.filter_map(|(entry, wait)| Some((entry.key.clone(), wait?))));
+    settings
 }
 
 fn read_listen(mut reader: TableReader<'_>) -> ListenSpec {

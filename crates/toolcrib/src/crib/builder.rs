@@ -38,7 +38,7 @@ use crate::registry::Registry;
 use crate::search::Embedder;
 use crate::secrets::{SecretStore, SecretStoreHandle};
 
-use crate::spec::{Capacity, NameClash, Roster, ServerId, ServerSpec};
+use crate::spec::{Capacity, FirstListingSettings, NameClash, Roster, ServerId, ServerSpec};
 use crate::store::usage_file::{self, UsageFile};
 use crate::store::{
     ContainedStore, MemoryStore, Replica, SigningKey, SigningKeyError, Store, StoreKind, StoreNotice,
@@ -79,7 +79,8 @@ pub struct CribBuilder {
     state_dir: Option<PathBuf>,
     pins_dir: Option<PathBuf>,
     shim: Option<PathBuf>,
-    listing_wait: Option<Duration>,
+    pub(super) listing_wait: Option<Duration>,
+    pub(super) first_listing: FirstListingSettings,
     capacity: Capacity,
     policy: Policy,
     exposure: Option<Arc<dyn Exposure>>,
@@ -171,14 +172,6 @@ impl CribBuilder {
             Some(program) => self.shim(program),
             None => self,
         }
-    }
-
-    /// Sets how long a list waits for servers that were never listed. They are started in the background, and each is in
-    /// the catalog as soon as it is up. The default is 300 ms.
-    #[must_use]
-    pub fn listing_wait(mut self, wait: Duration) -> Self {
-        self.listing_wait = Some(wait);
-        self
     }
 
     /// Sets how many servers exist at the same time that are called by their spec without being declared; see
@@ -373,7 +366,7 @@ impl CribBuilder {
         let _ = registry.apply(self.roster); // cannot fail: a new registry is not closed
         registry.set_limits_client_results(self.expose.limits_results());
         let listing_wait = self.listing_wait.unwrap_or(DEFAULT_LISTING_WAIT);
-        let discoverer = Discoverer::new(&registry, &services, listing_wait);
+        let discoverer = Discoverer::new(&registry, &services, listing_wait, self.first_listing);
         let (catalog_sender, catalog) = watch::channel(Arc::new(Catalog::build(1, &registry.listings())));
         if registry.has_unlisted_process() {
             // The first list starts them together.

@@ -2,6 +2,7 @@
 //! listed.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Crib;
 use crate::call::Call;
@@ -13,7 +14,7 @@ use crate::model::target::Target;
 use crate::protocol::list_kind::{ListKind, ListKinds};
 use crate::protocol::versions::Era;
 use crate::registry::RegisteredServer;
-use crate::spec::ServerId;
+use crate::spec::{FirstListingWait, ServerId};
 
 /// The tools of one server, or the reason why they cannot be listed.
 #[derive(Debug)]
@@ -36,13 +37,13 @@ impl Crib {
         self.router().own_catalog(call).map(|visible| visible.listed)
     }
 
-    /// Like [`Crib::list_for`], for a client of an era. Servers that are started for the list and speak both eras are
-    /// started in that one; without a client, it is a session.
+    /// Like [`Crib::list_for`], for a client of an era, which waits this long. Servers that are started for the list and speak
+    /// both eras are started in that one; without a client, it is a session.
     ///
     /// # Cancel safety
     /// As [`Crib::list`].
-    pub async fn list_for_era(&self, caller: &Caller, era: Era) -> Arc<Catalog> {
-        self.router().list(caller, ListKinds::ALL, era).await
+    pub async fn list_for_era(&self, caller: &Caller, era: Era, wait: FirstListingWait) -> Arc<Catalog> {
+        self.router().list(caller, ListKinds::ALL, era, wait).await
     }
 
     /// Like [`Crib::list_server_for`], for a client of an era. A server that is started for the list and speaks both eras is
@@ -59,7 +60,7 @@ impl Crib {
         caller: &Caller,
         era: Era,
     ) -> Result<Arc<Catalog>, Error> {
-        self.list_on_server(server, caller, ListKinds::ALL, era).await
+        self.list_on_server(server, caller, ListKinds::ALL, era, Duration::MAX).await
     }
 
     /// Lists the tools of every server for the local caller. Servers without a known listing are started, a few at a time,
@@ -81,15 +82,34 @@ impl Crib {
         self.discoveries(caller, &servers)
     }
 
-    /// Like [`Crib::discover_for`], but waits only as long as [`Crib::list`] does. Servers that are still starting are
-    /// returned as pending.
+    /// Like [`Crib::discover_for`], but waits only this long. Servers that are still starting are returned as pending.
     ///
     /// # Cancel safety
     /// As [`Crib::list`].
-    pub async fn discover_briefly_for(&self, caller: &Caller) -> Vec<Discovery> {
+    pub async fn discover_within_for(&self, caller: &Caller, wait: FirstListingWait) -> Vec<Discovery> {
         let servers = self.visible_servers(caller);
-        self.router().discover_briefly(caller, Era::Session, &servers).await;
+        self.router().discover_within(caller, Era::Session, &servers, wait).await;
         self.discoveries(caller, &servers)
+    }
+
+    /// Like [`Crib::discover_within_for`], for one server; with `None`, waits as [`Crib::discover_for`] does. Returns `None` if
+    /// there is no such server that the caller may see.
+    ///
+    /// # Cancel safety
+    /// As [`Crib::list`].
+    pub async fn discover_server_for(
+        &self,
+        server: &ServerId,
+        caller: &Caller,
+        wait: Option<FirstListingWait>,
+    ) -> Option<Discovery> {
+        let mut servers = self.visible_servers(caller);
+        servers.retain(|entry| entry.spec().id == *server);
+        match wait {
+            Some(wait) => self.router().discover_within(caller, Era::Session, &servers, wait).await,
+            None => self.router().discover(caller, Era::Session, &servers).await,
+        }
+        self.discoveries(caller, &servers).pop()
     }
 
     /// Asks every running server that a caller may see for its lists, and waits until each has answered or its start timeout

@@ -3,24 +3,25 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
-use super::{Crib, ListFreshness};
+use super::{Crib, CribBuilder, ListFreshness};
 use crate::catalog::{Catalog, ListKind};
 use crate::model::caller::Caller;
 use crate::model::error::Error;
 use crate::protocol::list_kind::ListKinds;
 use crate::protocol::versions::Era;
-use crate::spec::ServerId;
+use crate::spec::{FirstListingSettings, FirstListingWait, ServerId};
 
 impl Crib {
     /// Returns what the local caller may list. Servers without a known listing are started in the background, a few at a
-    /// time, and are waited for as long as [`CribBuilder::listing_wait`](crate::CribBuilder::listing_wait) allows. The others are left out of this list; each
-    /// is in the catalog as soon as it is up, and [`Crib::watch_catalog`] announces it. A server that fails to start is
-    /// tried again with backoff until it is ejected.
+    /// time, and are waited for as [`FirstListingSettings`] say: 8 s from their start by default, or until they fail. The
+    /// others are left out of this list; each is in the catalog as soon as it is up, and [`Crib::watch_catalog`] announces it.
+    /// A server that fails to start is tried again with backoff until it is ejected, and no later list waits for it.
     ///
-    /// Lists of running servers that are out of date are fetched again, and are waited for just as long: lists whose TTL
-    /// has expired, that the server announced as changed, or that are older than [`Lifecycle::list_ttl`](crate::Lifecycle).
+    /// Lists of running servers that are out of date are fetched again, and are waited for as long as
+    /// [`CribBuilder::listing_wait`](crate::CribBuilder::listing_wait) allows: lists whose TTL has expired, that the server
+    /// announced as changed, or that are older than [`Lifecycle::list_ttl`](crate::Lifecycle).
     ///
     /// # Cancel safety
     /// Cancel safe. Servers that are being started continue to start.
@@ -33,18 +34,44 @@ impl Crib {
     /// # Cancel safety
     /// As [`Crib::list`].
     pub async fn list_for(&self, caller: &Caller) -> Arc<Catalog> {
-        self.list_for_era(caller, Era::Session).await
+        let wait = self.first_listing().in_one_request();
+        self.list_for_era(caller, Era::Session, wait).await
     }
 
     /// Like [`Crib::list_for_era`], but fetches only lists of this kind again that are out of date.
     ///
     /// # Cancel safety
     /// As [`Crib::list`].
-    pub async fn list_kind_for(&self, kind: ListKind, caller: &Caller, era: Era) -> Arc<Catalog> {
-        self.router().list(caller, kind.into(), era).await
+    pub async fn list_kind_for(
+        &self,
+        kind: ListKind,
+        caller: &Caller,
+        era: Era,
+        wait: FirstListingWait,
+    ) -> Arc<Catalog> {
+        self.router().list(caller, kind.into(), era, wait).await
     }
 
-    /// Returns the time that [`Crib::list`] waits for servers that were never listed, and for lists that are out of date.
+    /// Starts to list the servers that were never listed, without being asked for a list, as a gateway does when it starts.
+    /// Servers that need a caller for that, and those that the rules deny to everyone, are left out. Does not wait: each is in
+    /// the catalog as soon as it is up. Does nothing if clients do not wait either.
+    pub fn begin_discovery(&self) {
+        if !self.first_listing().wait.is_zero() {
+            self.router().discoverer.begin_unasked(&self.router().registry.enabled());
+        }
+    }
+
+    /// Returns how long clients wait for servers that were never listed.
+    pub fn first_listing(&self) -> Arc<FirstListingSettings> {
+        self.router().discoverer.first_listing()
+    }
+
+    /// Replaces how long clients wait for servers that were never listed.
+    pub fn set_first_listing(&self, settings: FirstListingSettings) {
+        self.router().discoverer.set_first_listing(settings);
+    }
+
+    /// Returns the time that [`Crib::list`] waits for lists that are out of date.
     pub fn listing_wait(&self) -> Duration {
         self.router().discoverer.listing_wait()
     }
@@ -76,7 +103,8 @@ impl Crib {
         self.list_server_for_era(server, caller, Era::Session).await
     }
 
-    /// Like [`Crib::list_server_for_era`], but fetches only a list of this kind again that is out of date.
+    /// Like [`Crib::list_server_for_era`], but waits at most `wait` for a server that was never listed, and fetches only a list of
+    /// this kind again that is out of date.
     ///
     /// # Errors
     /// As [`Crib::list_server_for`].
@@ -89,11 +117,12 @@ impl Crib {
         server: &ServerId,
         caller: &Caller,
         era: Era,
+        wait: Duration,
     ) -> Result<Arc<Catalog>, Error> {
-        self.list_on_server(server, caller, kind.into(), era).await
+        self.list_on_server(server, caller, kind.into(), era, wait).await
     }
 
-    /// Like [`Crib::list_server_for_era`], but fetches nothing again: the server is only started if it was never listed.
+    /// Like [`Crib::list_server_kind_for`], but fetches nothing again: the server is only started if it was never listed.
     ///
     /// # Errors
     /// As [`Crib::list_server_for`].
@@ -105,8 +134,9 @@ impl Crib {
         server: &ServerId,
         caller: &Caller,
         era: Era,
+        wait: Duration,
     ) -> Result<Arc<Catalog>, Error> {
-        self.list_on_server(server, caller, ListKinds::default(), era).await
+        self.list_on_server(server, caller, ListKinds::default(), era, wait).await
     }
 
     pub(super) async fn list_on_server(
@@ -115,12 +145,16 @@ impl Crib {
         caller: &Caller,
         kinds: ListKinds,
         era: Era,
+        wait: Duration,
     ) -> Result<Arc<Catalog>, Error> {
         if !self.can_see(caller, server) {
             return Err(self.router().hidden_server_error(caller, server));
         }
         let entry = [self.registered(server)?];
-        self.router().discover_server(server, caller, era).await?;
+        match timeout(wait, self.router().discover_server(server, caller, era)).await {
+            Ok(discovered) => discovered?,
+            Err(_) => return Err(self.router().not_up_error(&entry[0], caller)),
+        }
         if !kinds.is_empty() {
             // Starts a server again that could not tell its tools, without waiting for it.
             self.router().discoverer.request(caller, era, &entry);
@@ -143,5 +177,22 @@ impl Crib {
             public: freshness.public && self.router().visible_catalogs.policy().is_none(),
             ..freshness
         }
+    }
+}
+
+impl CribBuilder {
+    /// Sets how long lists wait for servers that were never listed. They are started in the background, and each is in the
+    /// catalog as soon as it is up.
+    #[must_use]
+    pub fn first_listing(mut self, settings: FirstListingSettings) -> Self {
+        self.first_listing = settings;
+        self
+    }
+
+    /// Sets how long a list waits for lists of running servers that are out of date. The default is 300 ms.
+    #[must_use]
+    pub fn listing_wait(mut self, wait: Duration) -> Self {
+        self.listing_wait = Some(wait);
+        self
     }
 }

@@ -148,6 +148,14 @@ impl Crib {
         policy.is_ok_and(|policy| policy.is_none_or(|policy| policy.is_unrestricted(caller, server)))
     }
 
+    /// Returns whether the rules and the guard let a caller use an item of a server, by the server's own name for it.
+    pub fn can_use(&self, caller: &Caller, server: &ServerId, name: &str) -> bool {
+        let policy = self.router().visible_catalogs.policy_for(caller);
+        policy.is_ok_and(|policy| {
+            policy.is_none_or(|policy| policy.authorize(caller, server, Some(name)).is_ok())
+        })
+    }
+
     /// Returns the specs of all declared servers, also of disabled ones.
     pub fn roster(&self) -> Roster {
         self.router().registry.roster()
@@ -184,6 +192,8 @@ impl Crib {
         self.set_expose(expose);
         self.set_limits(limits);
         self.set_capacity(capacity);
+        // What was wrong with a server may have been corrected outside of the settings.
+        self.router().discoverer.renew_all();
         self.router().registry.apply(roster)
     }
 

@@ -4,10 +4,15 @@
 //! time, in the order in which they were asked for. A start that takes long makes room for the next one, so that servers
 //! that hang cannot hide others. A server that fails is tried again with backoff, within its restart budget. Access rules
 //! are asked before every start: one of the callers that asked for the listing must still be allowed to see the server.
+//!
+//! Lists wait for the first attempt of a server only, and within limits that count from its start: a server that hangs or
+//! fails delays the first clients, and no later ones.
+
+mod first_attempts;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
 use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore, SemaphorePermit, watch};
@@ -16,19 +21,20 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tracing::debug;
 
+use self::first_attempts::FirstAttempts;
 use crate::access::visible_catalogs::VisibleCatalogs;
 use crate::catalog::Catalog;
 use crate::model::caller::Caller;
 use crate::model::error::{Error, ErrorKind};
 use crate::protocol::versions::Era;
 use crate::registry::{RegisteredServer, Registry, RosterChanges};
-use crate::spec::ServerId;
+use crate::spec::{FirstListingSettings, FirstListingWait, ServerId, Sharing};
 use crate::supervisor::SupervisorServices;
 use crate::util::change_counter::ChangeCounter;
 use crate::util::locks::IgnorePoison as _;
 use crate::util::tasks::SpawnBoxed as _;
 
-/// The time that a list waits for servers, unless it is set.
+/// The time that a list waits for lists that are out of date, unless it is set.
 pub(crate) const DEFAULT_LISTING_WAIT: Duration = Duration::from_millis(300);
 /// The number of servers that are started in parallel to be listed.
 const MAX_PARALLEL_STARTS: usize = 16;
@@ -58,17 +64,20 @@ struct DiscoveryShared {
     listing_changes: Arc<ChangeCounter>,
     permits: Semaphore,
     running: Mutex<BTreeMap<ServerId, DiscoveryProgress>>,
+    first_attempts: Mutex<FirstAttempts>,
     /// Changed when a discovery fails or ends.
     changed: watch::Sender<()>,
     listing_wait: Mutex<Duration>,
+    first_listing: RwLock<Arc<FirstListingSettings>>,
 }
 
 /// The discovery of one server.
 #[derive(Debug)]
 struct DiscoveryProgress {
-    requested_at: Instant,
     /// The era of the first client that asked, in which the server is started.
     era: Era,
+    /// Whether the listing is wanted without a caller that asked for it.
+    is_unasked: bool,
     /// The callers that asked for the listing.
     requesters: Vec<Caller>,
     /// The last failed start.
@@ -103,6 +112,7 @@ impl Discoverer {
         registry: &Arc<Registry>,
         services: &SupervisorServices,
         listing_wait: Duration,
+        first_listing: FirstListingSettings,
     ) -> Self {
         let stop = CancellationToken::new();
         let shared = DiscoveryShared {
@@ -111,20 +121,31 @@ impl Discoverer {
             listing_changes: services.listing_changes.clone(),
             permits: Semaphore::new(MAX_PARALLEL_STARTS),
             running: Mutex::default(),
+            first_attempts: Mutex::default(),
             changed: watch::Sender::new(()),
             listing_wait: Mutex::new(listing_wait),
+            first_listing: RwLock::new(Arc::new(first_listing)),
         };
         let _stop_on_drop = stop.clone().drop_guard();
         Self { shared: Arc::new(shared), tasks: services.tasks.clone(), stop, _stop_on_drop }
     }
 
-    /// Returns the time that a list waits for servers that were never listed, and for lists that are out of date.
+    /// Returns the time that a list waits for lists that are out of date.
     pub(crate) fn listing_wait(&self) -> Duration {
         *self.shared.listing_wait.lock().ignore_poison()
     }
 
     pub(crate) fn set_listing_wait(&self, wait: Duration) {
         *self.shared.listing_wait.lock().ignore_poison() = wait;
+    }
+
+    /// Returns how long clients wait for servers that were never listed.
+    pub(crate) fn first_listing(&self) -> Arc<FirstListingSettings> {
+        self.shared.first_listing.read().ignore_poison().clone()
+    }
+
+    pub(crate) fn set_first_listing(&self, settings: FirstListingSettings) {
+        *self.shared.first_listing.write().ignore_poison() = Arc::new(settings);
     }
 
     /// Ends all discoveries and starts no more.
@@ -135,28 +156,51 @@ impl Discoverer {
     /// Asks for the listings of servers that have none, on behalf of a caller that may see them. An ejected server is not
     /// started.
     pub(crate) fn request(&self, caller: &Caller, era: Era, servers: &[RegisteredServer]) {
+        self.begin(servers, era, |progress| progress.add_requester(caller));
+    }
+
+    /// Lists servers that were never listed without being asked, as far as no caller is needed for that and the rules let
+    /// anyone see them.
+    pub(crate) fn begin_unasked(&self, servers: &[RegisteredServer]) {
+        let mut servers = servers.to_vec();
+        servers.retain(|entry| {
+            let spec = entry.spec();
+            spec.sharing != Sharing::PerCaller && self.shared.access.can_start_unasked(&spec.id)
+        });
+        self.begin(&servers, Era::Session, |progress| progress.is_unasked = true);
+    }
+
+    fn begin(&self, servers: &[RegisteredServer], era: Era, ask: impl Fn(&mut DiscoveryProgress)) {
         if self.stop.is_cancelled() {
             return;
         }
         let now = Instant::now();
         for entry in servers.iter().filter(|entry| entry.needs_discovery(now) && !entry.is_ejected()) {
             let server = entry.spec().id.clone();
-            if let Some(replaced) = self.shared.begin(&server, caller, era) {
+            if let Some(replaced) = self.shared.begin(&server, era, &ask) {
                 self.tasks.spawn_boxed(run(self.shared.clone(), server, replaced, self.stop.clone()));
             }
         }
     }
 
-    /// Lets servers that were replaced try again without waiting.
+    /// Lets servers that were replaced try again without waiting, and lists wait for them again.
     pub(crate) fn roster_changed(&self, changes: &RosterChanges) {
+        changes.changed.iter().chain(&changes.added).for_each(|server| self.renew(server));
+        changes.removed.iter().for_each(|server| self.shared.first_attempts().forget(server));
+    }
+
+    /// Lets a server try again without waiting, and lists wait for it again.
+    pub(crate) fn renew(&self, server: &ServerId) {
         let mut running = self.shared.lock();
-        for server in changes.changed.iter().chain(&changes.added) {
-            if let Some(progress) = running.get_mut(server) {
-                progress.failure = None;
-                progress.has_ended = false;
-                progress.replaced.notify_one();
-            }
-        }
+        self.shared.first_attempts().renew(server, Instant::now());
+        running.get_mut(server).into_iter().for_each(DiscoveryProgress::renew);
+    }
+
+    /// Lets all servers that failed try again without waiting, and lists wait for them again.
+    pub(crate) fn renew_all(&self) {
+        let mut running = self.shared.lock();
+        self.shared.first_attempts().renew_all(Instant::now());
+        running.values_mut().filter(|progress| progress.failure.is_some()).for_each(DiscoveryProgress::renew);
     }
 
     /// Returns whether a server that has not failed is being discovered and has no listing yet.
@@ -172,8 +216,9 @@ impl Discoverer {
     pub(crate) fn state(&self, entry: &RegisteredServer) -> DiscoveryState {
         let running = self.shared.lock();
         let progress = running.get(&entry.spec().id);
-        let failure =
-            progress.and_then(|progress| progress.failure.clone()).or_else(|| entry.start_failure());
+        let is_renewed = progress.is_some() && self.shared.first_attempts().is_renewed(&entry.spec().id);
+        let earlier = || if is_renewed { None } else { entry.start_failure() };
+        let failure = progress.and_then(|progress| progress.failure.clone()).or_else(earlier);
         match (failure, progress) {
             (Some(failure), Some(progress)) if !progress.has_ended => DiscoveryState::Restarting(failure),
             (Some(failure), _) => DiscoveryState::Failed(failure),
@@ -187,45 +232,60 @@ impl Discoverer {
         }
     }
 
-    /// Waits until no server is both missing from the catalog and in a state for which `is_awaited` returns true.
+    /// Waits until no server is both missing from the catalog and awaited. `time_left` returns how much longer a server in a
+    /// state is awaited.
     pub(crate) async fn wait_while(
         &self,
         servers: &[RegisteredServer],
         mut catalog: watch::Receiver<Arc<Catalog>>,
-        is_awaited: impl Fn(&DiscoveryState) -> bool,
+        time_left: impl Fn(&ServerId, &DiscoveryState) -> Duration,
     ) {
         let mut changed = self.shared.changed.subscribe();
         loop {
             let current = catalog.borrow_and_update().clone();
             changed.mark_unchanged();
-            let is_awaited = |entry: &&RegisteredServer| {
-                current.is_undiscovered(&entry.spec().id) && is_awaited(&self.state(entry))
-            };
-            let mut awaited = servers.iter().filter(is_awaited).peekable();
-            if awaited.peek().is_none() {
+            let mut longest = Duration::ZERO;
+            let mut all_listed = true;
+            for entry in servers.iter().filter(|entry| current.is_undiscovered(&entry.spec().id)) {
+                let left = time_left(&entry.spec().id, &self.state(entry));
+                longest = longest.max(left);
+                all_listed &= left.is_zero() || entry.listing().is_some();
+            }
+            if longest.is_zero() {
                 return;
             }
-            if awaited.all(|entry| entry.listing().is_some()) {
+            if all_listed {
                 self.shared.listing_changes.apply_now();
             }
             tokio::select! {
                 changed = catalog.changed() => if changed.is_err() { return },
                 _ = changed.changed() => {}
+                () = sleep(longest) => {}
                 () = self.stop.cancelled() => return,
             }
         }
     }
 
-    /// Returns when a list stops waiting for these servers. A server delays only the lists that are requested right after
-    /// its discovery was.
-    pub(crate) fn listing_deadline(&self, servers: &[RegisteredServer]) -> Option<Instant> {
-        let wait = self.listing_wait();
-        let running = self.shared.lock();
-        let started = servers.iter().filter_map(|entry| running.get(&entry.spec().id));
-        started
-            .filter(|progress| progress.failure.is_none())
-            .map(|progress| progress.requested_at + wait)
-            .max()
+    /// Waits for the first attempts to list servers, as long as this request does.
+    pub(crate) async fn wait_for_first_attempts(
+        &self,
+        servers: &[RegisteredServer],
+        catalog: watch::Receiver<Arc<Catalog>>,
+        wait: FirstListingWait,
+    ) {
+        let deadline = Instant::now() + wait.request;
+        let time_left = |server: &ServerId, state: &DiscoveryState| match state {
+            DiscoveryState::Pending => {
+                self.time_left(server, wait).min(deadline.saturating_duration_since(Instant::now()))
+            }
+            DiscoveryState::Restarting(_) | DiscoveryState::Failed(_) => Duration::ZERO,
+        };
+        self.wait_while(servers, catalog, time_left).await;
+    }
+
+    /// Returns how much longer lists wait for the first attempt of a server.
+    pub(crate) fn time_left(&self, server: &ServerId, wait: FirstListingWait) -> Duration {
+        self.shared.first_attempts().time_left(server, wait, Instant::now())
     }
 }
 
@@ -263,37 +323,54 @@ impl DiscoveryShared {
         self.running.lock().ignore_poison()
     }
 
+    fn first_attempts(&self) -> MutexGuard<'_, FirstAttempts> {
+        self.first_attempts.lock().ignore_poison()
+    }
+
     /// Records that a discovery begins, and returns what is notified when the server is replaced. Returns `None` if one is
-    /// running, which then has one more requester.
-    fn begin(&self, server: &ServerId, caller: &Caller, era: Era) -> Option<Arc<Notify>> {
+    /// running. `ask` records who wants the listing.
+    fn begin(
+        &self,
+        server: &ServerId,
+        era: Era,
+        ask: impl Fn(&mut DiscoveryProgress),
+    ) -> Option<Arc<Notify>> {
         match self.lock().entry(server.clone()) {
             Entry::Occupied(mut running) => {
-                running.get_mut().add_requester(caller);
+                ask(running.get_mut());
                 None
             }
             Entry::Vacant(vacant) => {
-                let progress = DiscoveryProgress {
-                    requested_at: Instant::now(),
+                self.first_attempts().request(server);
+                let progress = vacant.insert(DiscoveryProgress {
                     era,
-                    requesters: vec![caller.clone()],
+                    is_unasked: false,
+                    requesters: Vec::new(),
                     failure: None,
                     has_ended: false,
                     replaced: Arc::default(),
-                };
-                Some(vacant.insert(progress).replaced.clone())
+                });
+                ask(progress);
+                Some(progress.replaced.clone())
             }
         }
     }
 
-    /// Returns the latest caller that asked for the listing and may see the server now. If none may, the discovery is removed,
-    /// so that a later request begins another one.
+    /// Returns the latest caller that asked for the listing and may see the server now, or the local one if the listing is
+    /// wanted unasked. If none may, the discovery is removed, so that a later request begins another one.
     fn find_allowed_requester(&self, server: &ServerId) -> Option<Caller> {
         loop {
-            let requesters = self.lock().get(server)?.requesters.clone();
+            let progress = self.lock();
+            let is_unasked = progress.get(server)?.is_unasked;
+            let requesters = progress.get(server)?.requesters.clone();
+            drop(progress);
             // Without the lock, because this may call the embedder's guard.
             let allowed = requesters.iter().rev().find(|caller| self.access.can_see(caller, server));
             if let Some(caller) = allowed {
                 return Some(caller.clone());
+            }
+            if is_unasked && self.access.can_start_unasked(server) {
+                return Some(Caller::local());
             }
             let mut running = self.lock();
             let has_same_requesters = |progress: &DiscoveryProgress| {
@@ -313,11 +390,17 @@ impl DiscoveryShared {
             let permit = self.permits.acquire().await.ok();
             let Some(entry) = self.find_unlisted(server) else { return };
             let end = match self.find_allowed_requester(server) {
-                Some(caller) => self.attempt(server, &entry, &caller, permit).await,
+                Some(caller) => {
+                    self.first_attempts().start(server, Instant::now());
+                    self.attempt(server, &entry, &caller, permit).await
+                }
                 None => AttemptEnd::Denied,
             };
             let error = match end {
-                AttemptEnd::Listed => return,
+                AttemptEnd::Listed => {
+                    self.first_attempts().record_answer(server, Instant::now());
+                    return;
+                }
                 AttemptEnd::Denied => {
                     debug!(%server, "not listed, because access to it is denied");
                     return;
@@ -386,6 +469,7 @@ impl DiscoveryShared {
     /// last start of an attempt.
     fn record_failure(&self, server: &ServerId, error: Error, has_ended: bool) -> Arc<Notify> {
         let mut running = self.lock();
+        self.first_attempts().record_failure(server);
         let replaced = match running.get_mut(server) {
             Some(progress) => {
                 progress.failure = Some(error);
@@ -401,6 +485,12 @@ impl DiscoveryShared {
 }
 
 impl DiscoveryProgress {
+    fn renew(&mut self) {
+        self.failure = None;
+        self.has_ended = false;
+        self.replaced.notify_one();
+    }
+
     fn add_requester(&mut self, caller: &Caller) {
         if self.requesters.iter().any(|requester| is_same_caller(requester, caller)) {
             return;

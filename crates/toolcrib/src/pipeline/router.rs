@@ -1,14 +1,13 @@
 //! `CallRouter`, which finds the target of a call and checks whether the caller may use it.
 
 mod first_failure;
+mod first_listing;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::{timeout, timeout_at};
-use tracing::warn;
 
 use crate::access::approvals::Approvals;
 use crate::access::argument_schemas::ArgumentSchemas;
@@ -16,30 +15,22 @@ use crate::access::policy::Policy;
 use crate::access::visible_catalogs::{self, VisibleCatalog, VisibleCatalogs};
 use crate::call::Call;
 use crate::call::executor::{ToolCall, ToolExecutor};
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, public_name};
 use crate::limits::limiter::Limiter;
 use crate::model::caller::Caller;
 use crate::model::denial::Denial;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::event::Decision;
-use crate::model::hint::Hint;
 use crate::model::outcome::Outcome;
 use crate::model::selector::Selector;
 use crate::model::target::Target;
-use crate::pipeline::discovery::{Discoverer, DiscoveryState};
+use crate::pipeline::discovery::Discoverer;
 use crate::pipeline::task_owners::TaskOwners;
-use crate::protocol::list_kind::ListKinds;
 use crate::protocol::versions::Era;
 use crate::registry::{RegisteredServer, Registry, RosterChanges};
-use crate::spec::{ServerId, ServerSpec};
+use crate::spec::{FirstListingWait, ServerId};
 use crate::supervisor::SupervisorServices;
 use crate::util::panics;
-use crate::util::tasks::SpawnBoxed as _;
-
-/// The time that a supervisor has to report that a start took too long.
-const REPORT_GRACE: Duration = Duration::from_secs(1);
-/// The time until a listing is in the catalog. It covers a server that is replaced at this moment.
-const CATALOG_WAIT: Duration = Duration::from_secs(10);
 
 /// The servers, catalog, access rules and limits of one crib.
 pub(crate) struct CallRouter {
@@ -137,8 +128,9 @@ impl CallRouter {
     }
 
     /// Finds the target of a selector, and the catalog in which it was found. If the name points at a server without a known
-    /// listing, that server is listed first. For a bare name or an unknown URI, every such server is, so that the answer does
-    /// not depend on which servers were seen before. Servers that are started for that follow the era of the client.
+    /// listing, that server is listed first, unless the rules deny the item already. A bare name or URI that no known server
+    /// has waits for every server without a known listing, as the first list does. Servers that are started for that follow
+    /// the era of the client.
     pub(crate) async fn find_target(
         &self,
         caller: &Caller,
@@ -195,6 +187,9 @@ impl CallRouter {
         let can_see = |server: &ServerId| self.visible_catalogs.can_see(caller, server);
         if let Some(server) = catalog.undiscovered_by_prefix(selector.name()).filter(|server| can_see(server))
         {
+            if self.denies_unlisted(caller, server, selector) {
+                return catalog.find(selector);
+            }
             let discovered = self.discover_server(server, caller, era).await;
             return self.callable_catalog(caller).find(selector).map_err(|error| match discovered {
                 Err(failure) => failure,
@@ -203,35 +198,71 @@ impl CallRouter {
         }
         let mut servers = self.undiscovered_servers(catalog);
         servers.retain(|entry| can_see(&entry.spec().id));
-        self.discover_within_start_timeout(caller, era, &servers).await;
-        self.find_among_known(caller, selector, &servers)
+        let wait = self.discoverer.first_listing().in_one_request();
+        self.find_within(caller, selector, era, &servers, wait).await
     }
 
-    /// Finds a bare name or URI after `servers` were discovered. Those that could not be started count as not having it;
-    /// with those that are still starting, only an ambiguity is certain.
-    fn find_among_known(
+    /// Finds a bare name or URI that no known server has: waits until one of `servers`, which were never listed, has it. Those
+    /// that are not awaited any longer count as not having it.
+    async fn find_within(
         &self,
         caller: &Caller,
         selector: &Selector,
+        era: Era,
         servers: &[RegisteredServer],
+        wait: FirstListingWait,
     ) -> Result<Target, Error> {
+        // A typing error is answered from what is known.
+        let is_misspelt = self.callable_catalog(caller).has_suggestion(selector);
+        let wait = if is_misspelt { FirstListingWait::at_most(Duration::ZERO) } else { wait };
+        tokio::select! {
+            biased;
+            () = self.discover_within(caller, era, servers, wait) => {}
+            () = self.wait_for_match(caller, selector) => {}
+        }
         let catalog = self.callable_catalog(caller);
-        let mut unknown = Vec::new();
-        for entry in servers.iter().filter(|entry| catalog.is_undiscovered(&entry.spec().id)) {
-            let server = &entry.spec().id;
-            match self.discoverer.state(entry) {
-                DiscoveryState::Pending => unknown.push(server.clone()),
-                DiscoveryState::Restarting(error) | DiscoveryState::Failed(error) => {
-                    warn!(name = selector.name(), %server, %error, "not searched, because it could not be started");
-                }
+        let error = match catalog.find(selector) {
+            Err(error) if error.kind() == ErrorKind::Unknown && !catalog.has_match(selector) => error,
+            found => return found,
+        };
+        let missing = servers.iter().map(|entry| &entry.spec().id);
+        let mut missing: Vec<&ServerId> = missing.filter(|server| catalog.is_undiscovered(server)).collect();
+        let not_searched = join_names(&missing);
+        missing.retain(|server| !self.discoverer.time_left(server, wait).is_zero());
+        match (missing.is_empty(), not_searched.is_empty()) {
+            (true, true) => Err(error),
+            (true, false) => Err(not_searched_error(&error, &not_searched)),
+            (false, _) => Err(not_known_error(selector.name(), &missing)),
+        }
+    }
+
+    /// Waits until a known server has what a selector means to a caller.
+    async fn wait_for_match(&self, caller: &Caller, selector: &Selector) {
+        let mut catalog = self.catalog.clone();
+        while !self.callable_catalog(caller).has_match(selector) {
+            if catalog.changed().await.is_err() {
+                // The crib is being dropped.
+                return;
             }
         }
-        let found = catalog.find(selector);
-        let is_ambiguous = found.is_err() && catalog.has_match(selector);
-        match unknown.is_empty() || is_ambiguous {
-            true => found,
-            false => Err(not_known_error(selector.name(), &unknown)),
-        }
+    }
+
+    /// Returns whether the rules or the guard deny an item of a server that was never listed, as far as its name tells.
+    fn denies_unlisted(&self, caller: &Caller, server: &ServerId, selector: &Selector) -> bool {
+        let Ok(policy) = self.visible_catalogs.policy_for(caller) else { return true };
+        let Some(policy) = policy else { return false };
+        let name = self.unlisted_name(server, selector);
+        name.is_some_and(|name| policy.authorize(caller, server, Some(&name)).is_err())
+    }
+
+    /// Returns the server's own name of what a selector means on a server that was never listed; `None` if only its listing
+    /// tells.
+    fn unlisted_name(&self, server: &ServerId, selector: &Selector) -> Option<String> {
+        let public = match selector {
+            Selector::OnServer(_, name) => return Some(name.clone()),
+            named => public_name::plain_name(server, named.name())?,
+        };
+        Some(self.registry.spec(server)?.tools.own_name(public).to_owned())
     }
 
     /// Checks whether a call may be sent to its target. Waits for approval if a rule requires it.
@@ -253,26 +284,21 @@ impl CallRouter {
     }
 
     async fn check_policy(&self, policy: &Policy, call: &Call, target: &Target) -> Result<Decision, Error> {
+        let server = &target.server;
         let by_rules = || self.visible_catalogs.for_caller_by_rules(self.catalog(), &call.caller).callable;
+        let unknown_server = || self.hidden_server_error(&call.caller, server);
+        let is_adhoc = self.registry.is_adhoc(server);
         let mut visible = by_rules();
-        if self.registry.is_adhoc(&target.server)
-            && policy.can_see(&call.caller, &target.server)
-            && !policy.is_unrestricted(&call.caller, &target.server)
+        if (is_adhoc || visible.is_undiscovered(server))
+            && policy.can_see(&call.caller, server)
+            && !policy.is_unrestricted(&call.caller, server)
         {
-            self.discover_server(&target.server, &call.caller, call.client.era).await?;
-            visible = self.adhoc_catalog(policy, &call.caller, &target.server);
+            // The rules need the server's listing, unless they deny the call in any case.
+            visible_catalogs::authorize_unlisted(policy, call, target, unknown_server)?;
+            self.discover_server(server, &call.caller, call.client.era).await?;
+            visible = if is_adhoc { self.adhoc_catalog(policy, &call.caller, server) } else { by_rules() };
         }
-        if policy.can_see(&call.caller, &target.server)
-            && !policy.is_unrestricted(&call.caller, &target.server)
-            && visible.is_undiscovered(&target.server)
-        {
-            // The rules need the server's listing.
-            self.discover_server(&target.server, &call.caller, call.client.era).await?;
-            visible = by_rules();
-        }
-        let find_tool =
-            |task: &Arc<str>| self.task_owners.find(&target.server, task).map(|origin| origin.tool);
-        let unknown_server = || self.hidden_server_error(&call.caller, &target.server);
+        let find_tool = |task: &Arc<str>| self.task_owners.find(server, task).map(|origin| origin.tool);
         visible_catalogs::authorize(policy, &visible, call, target, find_tool, unknown_server)?;
         match visible_catalogs::required_approval(policy, call, target) {
             None => Ok(Decision::Allowed),
@@ -325,11 +351,15 @@ impl CallRouter {
         let candidates = catalog.candidates(&call.selector);
         let Some(first) = candidates.first() else {
             let server = catalog.undiscovered_by_prefix(call.name())?;
-            let denial = policy.authorize(&call.caller, server, None).err()?;
-            let target = Target { server: server.clone(), name: call.name().into() };
-            record_denial(call, target, &denial);
-            return denies_openly(&policy, &call.caller, server)
-                .then(|| denial.into_server_error(&call.caller, server));
+            let is_open = denies_openly(&policy, &call.caller, server);
+            if let Err(denial) = policy.authorize(&call.caller, server, None) {
+                record_denial(call, Target::new(server, call.name()), &denial);
+                return is_open.then(|| denial.into_server_error(&call.caller, server));
+            }
+            let name = self.unlisted_name(server, &call.selector)?;
+            let denial = policy.authorize(&call.caller, server, Some(&name)).err()?;
+            record_denial(call, Target::new(server, &name), &denial);
+            return is_open.then(|| denial.into_error(&call.caller, server, &name));
         };
         // A bare name may belong to several servers. If one of them is known to the caller, its rule is named.
         let shown = candidates.iter().find(|target| denies_openly(&policy, &call.caller, &target.server));
@@ -396,125 +426,6 @@ impl CallRouter {
         }
     }
 
-    /// Returns the servers of a catalog that were never listed.
-    fn undiscovered_servers(&self, catalog: &Catalog) -> Vec<RegisteredServer> {
-        catalog.undiscovered().filter_map(|server| self.registry.get(server)?.ok()).collect()
-    }
-
-    /// Returns what is listed to a caller, with current lists of these kinds. Servers that were never listed are discovered
-    /// in the background; the list waits for them, and for running servers with outdated lists, only briefly.
-    pub(crate) async fn list(&self, caller: &Caller, kinds: ListKinds, era: Era) -> Arc<Catalog> {
-        let catalog = self.callable_catalog(caller);
-        let mut servers = self.undiscovered_servers(&catalog);
-        servers.extend(self.servers_without_tools(&catalog));
-        let entries: Vec<RegisteredServer> =
-            catalog.servers().filter_map(|server| self.registry.get(server)?.ok()).collect();
-        tokio::join!(
-            async {
-                if !servers.is_empty() {
-                    self.discover_briefly(caller, era, &servers).await;
-                }
-            },
-            self.refresh(caller, &entries, kinds),
-        );
-        self.listed_catalog(caller)
-    }
-
-    /// Asks for the listings of servers that a caller may see, and waits for those that were not asked for before.
-    pub(crate) async fn discover_briefly(&self, caller: &Caller, era: Era, servers: &[RegisteredServer]) {
-        self.discoverer.request(caller, era, servers);
-        if let Some(deadline) = self.discoverer.listing_deadline(servers) {
-            // The rest is announced when it arrives.
-            if timeout_at(deadline, self.wait_for_first_starts(servers)).await.is_err() {
-                let listed = self.services.listing_changes.wait_until_applied();
-                let _ = timeout(CATALOG_WAIT, listed).await;
-            }
-        }
-    }
-
-    /// Asks for the listings of servers, and waits until each has been listed or its first start has failed.
-    pub(crate) async fn discover(&self, caller: &Caller, era: Era, servers: &[RegisteredServer]) {
-        self.discoverer.request(caller, era, servers);
-        self.wait_for_first_starts(servers).await;
-    }
-
-    async fn wait_for_first_starts(&self, servers: &[RegisteredServer]) {
-        let is_pending = |state: &DiscoveryState| matches!(state, DiscoveryState::Pending);
-        self.discoverer.wait_while(servers, self.catalog.clone(), is_pending).await;
-    }
-
-    /// Asks for the listings of servers, and waits until each has been listed or cannot be started, as long as the slowest
-    /// of them may take to start.
-    async fn discover_within_start_timeout(&self, caller: &Caller, era: Era, servers: &[RegisteredServer]) {
-        let limits = servers.iter().map(|entry| entry.spec().lifecycle.start_timeout);
-        let Some(limit) = limits.max() else { return };
-        self.discoverer.request(caller, era, servers);
-        let may_come_up =
-            |state: &DiscoveryState| matches!(state, DiscoveryState::Pending | DiscoveryState::Restarting(_));
-        let settled = self.discoverer.wait_while(servers, self.catalog.clone(), may_come_up);
-        // The lookup that follows reports servers that are still starting.
-        let _ = timeout(limit + REPORT_GRACE, settled).await;
-    }
-
-    /// Returns the error of a server that is not in the catalog of a caller, and whether it may still be listed.
-    pub(crate) fn discovery_error(&self, entry: &RegisteredServer, caller: &Caller) -> (Error, bool) {
-        match self.discoverer.state(entry) {
-            DiscoveryState::Restarting(error) | DiscoveryState::Failed(error) => {
-                (with_login_of(error, entry.spec(), caller), false)
-            }
-            DiscoveryState::Pending => (still_starting_error(&entry.spec().id), true),
-        }
-    }
-
-    /// Lists one server that was never listed, or its replacement if the roster changes in the meantime. Waits as long as
-    /// its start may take.
-    pub(crate) async fn discover_server(
-        &self,
-        server: &ServerId,
-        caller: &Caller,
-        era: Era,
-    ) -> Result<(), Error> {
-        loop {
-            let Some(Ok(entry)) = self.registry.get(server) else { return Ok(()) };
-            if entry.listing().is_none() {
-                match self.start_and_list(&entry, caller, era).await {
-                    Ok(()) => {}
-                    Err(failure)
-                        if failure.kind() == ErrorKind::ShuttingDown && self.registry.is_replaced(&entry) =>
-                    {
-                        continue;
-                    }
-                    Err(failure) => return Err(failure),
-                }
-            }
-            self.wait_until_listed(server).await;
-            if !self.registry.is_replaced(&entry) || !self.catalog().is_undiscovered(server) {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Starts a server in a task of its own, which continues if the caller does not wait.
-    async fn start_and_list(&self, entry: &RegisteredServer, caller: &Caller, era: Era) -> Result<(), Error> {
-        let server = entry.clone();
-        let caller = caller.clone();
-        let start = self.services.tasks.spawn_boxed(async move { server.discover(&caller, era).await });
-        let limit = entry.spec().lifecycle.start_timeout + REPORT_GRACE;
-        match timeout(limit, start).await {
-            Ok(Ok(listed)) => listed,
-            Ok(Err(panic)) => Err(Error::new(ErrorKind::CouldNotStart, panic.to_string())),
-            Err(_) => Err(still_starting_error(&entry.spec().id)),
-        }
-    }
-
-    /// Waits until a started server is in the catalog.
-    async fn wait_until_listed(&self, server: &ServerId) {
-        self.services.listing_changes.apply_now();
-        let mut catalog = self.catalog.clone();
-        let listed = catalog.wait_for(|catalog| !catalog.is_undiscovered(server));
-        let _ = timeout(CATALOG_WAIT, listed).await;
-    }
-
     /// Waits until the catalog reflects a new roster.
     pub(crate) async fn wait_until_applied(&self, changes: &RosterChanges) {
         let mut catalog = self.catalog.clone();
@@ -528,15 +439,6 @@ impl CallRouter {
         };
         // An error means that the crib is being dropped.
         let _ = catalog.wait_for(is_current).await;
-    }
-}
-
-/// Returns the error of a server for which another caller may have asked, with the next step of this caller.
-fn with_login_of(error: Error, spec: &ServerSpec, caller: &Caller) -> Error {
-    let names_login = matches!(error.own_hint(), Some(Hint::Login { .. } | Hint::LoginAs { .. }));
-    match names_login && spec.has_login_per_caller() {
-        true => error.with_hint(Hint::login_for(&spec.id, caller)),
-        false => error,
     }
 }
 
@@ -566,19 +468,25 @@ fn shutting_down_error() -> Error {
     Error::new(ErrorKind::ShuttingDown, "toolcrib is shutting down").mark_not_sent()
 }
 
-/// Returns the error for a bare name that servers may have which were never listed.
-fn not_known_error(name: &str, servers: &[ServerId]) -> Error {
+/// Returns the names of servers as a part of a message.
+fn join_names(servers: &[&ServerId]) -> String {
     let names: Vec<String> = servers.iter().map(|server| format!("`{server}`")).collect();
-    let message = format!("cannot tell which server has `{name}`: not known yet: {}", names.join(", "));
+    names.join(", ")
+}
+
+/// Returns the error for an unknown name, with what was not searched for it.
+fn not_searched_error(unknown: &Error, not_searched: &str) -> Error {
+    let message = format!("{unknown}; not searched: {not_searched}");
+    Error::new(ErrorKind::Unknown, message).with_hint(unknown.hint())
+}
+
+/// Returns the error for a bare name that servers may have which were never listed.
+fn not_known_error(name: &str, servers: &[&ServerId]) -> Error {
+    let message = format!("cannot tell which server has `{name}`: not known yet: {}", join_names(servers));
     let hint = "try again in a moment, or use the public name, such as `SERVER__TOOL`";
     let error = Error::new(ErrorKind::CouldNotStart, message).with_hint(hint);
     match servers {
         [only] => error.with_server(only),
         _ => error,
     }
-}
-
-fn still_starting_error(server: &ServerId) -> Error {
-    let message = format!("server `{server}` is still starting");
-    Error::new(ErrorKind::CouldNotStart, message).with_server(server).with_hint("try again in a moment")
 }

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use serde_json::json;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use toolcrib::{
     Call, Caller, Crib, ErrorKind, GuardVerdict, Lifecycle, Policy, Rules, ServerId, ServerSpec, ServerState,
     StartPolicy,
@@ -146,7 +147,9 @@ async fn guard_is_asked_before_a_server_is_started_in_the_background() {
     let mut servers = vec![spec("failing", &failing), spec("waiting", &waiting)];
     servers.extend(hung.iter().enumerate().map(|(n, fake)| spec(&format!("h{n}"), fake)));
     let crib = Crib::builder().roster(roster(servers)).build().unwrap();
-    assert!(crib.list().await.tools().is_empty());
+    let listed = timeout(Duration::ZERO, crib.list()).await;
+    assert!(listed.is_err(), "the servers begin to start");
+    settle().await;
     assert_eq!((failing.starts(), waiting.starts()), (1, 0));
     crib.set_guard(|caller, server, _| match (caller.as_str(), server.as_str()) {
         ("local", "failing" | "waiting") => GuardVerdict::Deny("no".to_owned()),

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use toolcrib::{Call, Crib, ErrorKind, Lifecycle, ServerCard, ServerState, StartPolicy};
 
 use crate::fake::{FakeServer, FakeStart};
-use crate::support::{LISTING_WAIT, SECOND, crib, id, kind, names, settle, spawn, spec, status};
+use crate::support::{FIRST_WAIT, SECOND, crib, id, kind, names, settle, spawn, spec, status};
 
 #[tokio::test(start_paused = true)]
 async fn server_starts_on_its_first_call() {
@@ -52,7 +52,7 @@ async fn list_wait_is_bounded_and_late_tools_are_announced() {
     let crib = crib(&[("quick", &quick), ("slow", &slow)]);
     let before = Instant::now();
     assert_eq!(names(&crib.list().await), ["quick__a"]);
-    assert_eq!(before.elapsed(), LISTING_WAIT);
+    assert_eq!(before.elapsed(), FIRST_WAIT);
     let mut catalog = crib.watch_catalog();
     catalog.wait_for(|catalog| catalog.tools().len() == 2).await.unwrap();
     assert_eq!((before.elapsed().as_secs(), slow.starts()), (20, 1));

@@ -35,6 +35,7 @@ mod oauth;
 mod one_server;
 mod policy;
 mod prompts_and_resources;
+mod refused_starts;
 mod registration;
 mod reload;
 mod restart_budget;

@@ -1,12 +1,14 @@
 //! Names, collisions, fallbacks and concurrency with many servers.
 
+use std::time::Duration;
+
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use toolcrib::{Call, Crib, ErrorKind, ListKind, Outcome};
 
 use crate::fake::{FakeServer, FakeStart};
-use crate::support::{LISTING_WAIT, SECOND, crib, id, kind, names, on, roster, settle, spawn, spec, with};
+use crate::support::{FIRST_WAIT, SECOND, crib, id, kind, names, on, roster, settle, spawn, spec, with};
 
 #[tokio::test(start_paused = true)]
 async fn bare_name_reaches_the_only_server_with_the_tool() {
@@ -34,24 +36,47 @@ async fn ambiguous_bare_name_lists_all_candidates() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bare_name_does_not_depend_on_what_was_seen_before() {
-    for seen in ["git", "time", "none"] {
+async fn bare_name_of_a_known_server_is_used_until_it_is_ambiguous() {
+    for is_known in [true, false] {
         let git = FakeServer::with_tools(&["log", "push"]);
         let time = FakeServer::with_tools(&["log"]).default_start(FakeStart::SlowHandshake(20 * SECOND));
         let broken = FakeServer::new().default_start(FakeStart::Exits);
         let crib = crib(&[("broken", &broken), ("git", &git), ("time", &time)]);
-        if seen != "none" {
-            crib.list_server(&id(seen)).await.unwrap();
+        if is_known {
+            crib.list_server(&id("git")).await.unwrap();
         }
+        let before = Instant::now();
+        assert_eq!(crib.call(Call::tool("log")).await.unwrap().server, Some(id("git")));
+        assert!(before.elapsed() < SECOND, "{is_known}: it waited {:?} for other servers", before.elapsed());
+        crib.discover().await;
         let error = crib.call(Call::tool("log")).await.unwrap_err();
         assert_eq!(
             (error.kind(), error.to_string().as_str()),
-            (ErrorKind::Unknown, "several servers have a tool `log`: `git__log`, `time__log`"),
-            "{seen}"
+            (ErrorKind::Unknown, "several servers have a tool `log`: `git__log`, `time__log`")
         );
-        assert_eq!(crib.call(Call::tool("push")).await.unwrap().server, Some(id("git")), "{seen}");
-        assert!(git.called_tools() == ["push"] && time.called_tools().is_empty(), "{seen}");
+        assert_eq!(crib.call(Call::tool("push")).await.unwrap().server, Some(id("git")));
+        assert!(time.called_tools().is_empty());
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn misspelt_name_is_answered_from_what_is_known() {
+    let git = FakeServer::with_tools(&["push"]);
+    let hung = FakeServer::new().default_start(FakeStart::Silent);
+    let crib = crib(&[("git", &git), ("hung", &hung)]);
+    crib.list_server(&id("git")).await.unwrap();
+    let before = Instant::now();
+    for name in ["psuh", "gti__push", "git.push"] {
+        let error = crib.call(Call::tool(name)).await.unwrap_err();
+        assert_eq!(error.to_string(), format!("Unknown tool: {name}; not searched: `hung`"));
+        assert_eq!(error.hint().to_string().replace("git__", ""), "did you mean `push`?");
+    }
+    assert_eq!(before.elapsed(), Duration::ZERO);
+    let error = crib.call(Call::tool("something_else")).await.unwrap_err();
+    assert_eq!(error.to_string(), "Unknown tool: something_else; not searched: `hung`");
+    assert_eq!(before.elapsed(), 8 * SECOND, "within the bounds of a first list");
+    let error = crib.call(Call::tool("something_else")).await.unwrap_err();
+    assert_eq!((error.kind(), before.elapsed()), (ErrorKind::Unknown, 8 * SECOND));
 }
 
 #[tokio::test(start_paused = true)]
@@ -66,14 +91,19 @@ async fn bare_name_error_says_which_server_is_not_known_yet() {
     let crib = Crib::builder().roster(roster(hung.chain([git]))).build().unwrap();
     crib.call(Call::tool("git__push")).await.unwrap();
     let before = Instant::now();
-    let error = crib.call(Call::tool("push")).await.unwrap_err();
-    assert_eq!((error.kind(), before.elapsed().as_secs()), (ErrorKind::CouldNotStart, 6));
-    assert!(error.to_string().starts_with("cannot tell which server has `push`: not known yet: "), "{error}");
+    crib.call(Call::tool("push")).await.unwrap();
+    assert_eq!(before.elapsed(), Duration::ZERO, "a known server has it");
+    let error = crib.call(Call::tool("status")).await.unwrap_err();
+    assert_eq!((error.kind(), before.elapsed()), (ErrorKind::CouldNotStart, 8 * SECOND));
+    assert!(
+        error.to_string().starts_with("cannot tell which server has `status`: not known yet: "),
+        "{error}"
+    );
     assert_eq!(error.data()["sent"], "never");
     sleep(20 * SECOND).await;
     let before = Instant::now();
-    crib.call(Call::tool("push")).await.unwrap();
-    assert_eq!(before.elapsed().as_secs(), 0, "servers that failed to start are not waited for");
+    let error = crib.call(Call::tool("status")).await.unwrap_err();
+    assert_eq!((error.kind(), before.elapsed()), (ErrorKind::Unknown, Duration::ZERO), "all have failed");
     let error = crib.call(Call::tool("git__psuh")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unknown);
     assert_eq!(error.hint(), "did you mean `git__push`?");
@@ -249,9 +279,9 @@ async fn only_first_list_waits_for_slow_server() {
     let crib = crib(&[("quick", &quick), ("slow", &slow)]);
     let before = Instant::now();
     assert_eq!(names(&crib.list().await), ["quick__a"]);
-    assert_eq!(before.elapsed(), LISTING_WAIT);
+    assert_eq!(before.elapsed(), FIRST_WAIT);
     assert_eq!(names(&crib.list().await), ["quick__a"]);
-    assert_eq!(before.elapsed(), LISTING_WAIT);
+    assert_eq!(before.elapsed(), FIRST_WAIT);
     sleep(25 * SECOND).await;
     assert_eq!(
         (names(&crib.list().await), slow.starts()),

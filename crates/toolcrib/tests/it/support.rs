@@ -11,8 +11,11 @@ use crate::fake::FakeServer;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
-/// The default time that a list waits for servers that were never listed.
+/// The default time that a list waits for lists that are out of date.
 pub(crate) const LISTING_WAIT: Duration = Duration::from_millis(300);
+
+/// The default time that a list waits for servers that were never listed, if others have answered.
+pub(crate) const FIRST_WAIT: Duration = Duration::from_millis(6500);
 
 pub(crate) type CallResult = Result<Outcome, Error>;
 

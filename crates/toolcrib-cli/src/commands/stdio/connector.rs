@@ -140,6 +140,7 @@ impl<'a> GatewayConnector<'a> {
         let config = self.paths.valid_config()?;
         let crib = gateway::build(self.paths, &config)?;
         tracing::warn!("the gateway did not come back; continuing without it");
+        crib.begin_discovery();
         let service = Arc::new(McpService::new(crib.clone()));
         self.own_crib = Some(crib);
         let (agent_end, service_end) = tokio::io::duplex(PIPE_CAPACITY);

@@ -6,6 +6,7 @@ use crate::model::error::{Error, ErrorKind};
 use crate::model::selector::Selector;
 use crate::model::target::Target;
 use crate::protocol::versions::Era;
+use crate::spec::FirstListingWait;
 
 impl CallRouter {
     /// Like [`CallRouter::find_target`], but fails with the first failed start of a server that the name points at.
@@ -21,6 +22,9 @@ impl CallRouter {
             _ => catalog.undiscovered_by_prefix(selector.name()),
         };
         let named = named.filter(|server| self.visible_catalogs.can_see(caller, server));
+        if named.is_some_and(|server| self.denies_unlisted(caller, server, selector)) {
+            return catalog.find(selector);
+        }
         if let Some(Ok(entry)) = named.and_then(|server| self.registry.get(server)) {
             entry.start(caller, Era::Session).await?;
             self.wait_until_listed(&entry.spec().id).await;
@@ -31,22 +35,14 @@ impl CallRouter {
         }
         let mut servers = self.undiscovered_servers(&catalog);
         servers.retain(|entry| self.visible_catalogs.can_see(caller, &entry.spec().id));
-        self.discover(caller, Era::Session, &servers).await;
-        self.find_among_known(caller, selector, &servers).map_err(|error| {
+        let found =
+            self.find_within(caller, selector, Era::Session, &servers, FirstListingWait::PATIENT).await;
+        found.map_err(|error| {
             let catalog = self.callable_catalog(caller);
             let error = catalog.add_suggestion(error, selector);
-            let failed = servers.iter().find(|entry| catalog.is_undiscovered(&entry.spec().id));
-            match failed.filter(|_| error.kind() == ErrorKind::Unknown) {
-                Some(entry) => not_searched_error(&error, &self.discovery_error(entry, caller).0),
-                None => error,
-            }
+            let mut missing = servers.iter().filter(|entry| catalog.is_undiscovered(&entry.spec().id));
+            let failure = missing.find_map(|entry| self.discovery_error(entry, caller).0.class());
+            failure.filter(|_| error.kind() == ErrorKind::Unknown).into_iter().fold(error, Error::with_class)
         })
     }
-}
-
-/// Returns the error for an unknown name that a server may have which could not be started.
-fn not_searched_error(unknown: &Error, failure: &Error) -> Error {
-    let error = Error::new(ErrorKind::Unknown, format!("{unknown}; not searched: {failure}"));
-    let error = error.with_hint(unknown.hint());
-    failure.class().into_iter().fold(error, Error::with_class)
 }
