@@ -33,7 +33,7 @@ class Load:
         )
         rules = ", ".join(f'"other{number}.never_{number}*"' for number in range(self.rules))
         called = f'[servers.s0]\ncommand = "{{bin}}/echo-server"\nargs = ["--id", "s0", "--tools", "{self.tools}"]\n'
-        limits = f"[limits]\nsessions = {self.sessions + 1000}\nlisting-wait = \"60s\"\n"
+        limits = f"[limits]\nsessions = {self.sessions + 1000}\nfirst-listing-wait = \"60s\"\n"
         return called + others + f"[policy]\ndeny = [{rules}]\n" + limits
 
 

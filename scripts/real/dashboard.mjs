@@ -339,7 +339,6 @@ const config = [
     server("crashing", "crashing"),
     '[servers.remote]\nurl = "http://127.0.0.1:9/mcp"\nheaders = { Authorization = "Bearer ${secret:missing-token}" }\n',
     '[secrets]\nbackend = "file"\n',
-    '[limits]\nlisting-wait = "10s"\n',
 ].join("");
 async function testScreensOfGateway(browser) {
     const gateway = await new Gateway("main", config).start();

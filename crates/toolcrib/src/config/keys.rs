@@ -519,24 +519,9 @@ const GATEWAY_LIMITS: &[ConfigKey] = &[
     ),
     key("drain", Duration, "10s", "Time a shutdown waits for calls in flight"),
     key("call-timeout-max", Duration, "", "Upper bound on the time limit of any call"),
-    key(
-        "listing-wait",
-        Duration,
-        "300ms",
-        "Time a list waits for lists of running servers that are out of date",
-    ),
-    key(
-        "first-listing-wait",
-        Duration,
-        "8s",
-        "Time a client waits for servers that were never listed: half in `initialize`, half in its first list; `0s` for none",
-    ),
-    key(
-        "first-listing-clients",
-        Map(&Duration),
-        "{}",
-        "The same by name of the client program; `ai-sdk-mcp-client` waits 20 s",
-    ),
+    key("listing-wait", Duration, "300ms", "Time a list waits for lists that are out of date"),
+    key("first-listing-wait", Duration, "8s", "Time a client waits for servers that were never listed"),
+    key("first-listing-clients", Map(&Duration), "{}", "The same by name of the client program"),
     key("identical-calls", Integer, "", "Consecutive identical calls before further ones are refused"),
     key("results", Size, "", "Total size of the results a client may receive"),
     key(

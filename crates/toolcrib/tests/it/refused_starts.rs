@@ -99,7 +99,7 @@ async fn unasked_discovery_starts_what_needs_no_caller_and_is_not_denied() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn unasked_discovery_is_off_if_nobody_waits_for_it() {
+async fn unasked_discovery_is_off_if_no_list_waits_for_it() {
     let fake = FakeServer::with_tools(&["main"]);
     let settings = FirstListingSettings::new(Duration::ZERO);
     let crib = Crib::builder().server(spec("a", &fake)).first_listing(settings).build().unwrap();

@@ -65,7 +65,7 @@ impl FirstAttempts {
         self.by_server.values_mut().for_each(|attempt| attempt.renew(now));
     }
 
-    /// Returns whether lists wait for a server again, whatever was wrong with it.
+    /// Returns whether lists wait for a server again, although it has failed.
     pub(super) fn is_renewed(&self, server: &ServerId) -> bool {
         self.by_server.get(server).is_some_and(|attempt| attempt.is_renewed)
     }
