@@ -6,7 +6,7 @@ use super::*;
 fn demo_succeeds_and_leaves_nothing() {
     let home = Home::new("");
     let result = home.run(&["demo"]).expect(0);
-    assert_eq!(result.stdout.matches('✓').count(), 10, "{}", result.stdout);
+    assert_eq!(result.stdout.matches('✓').count(), 9, "{}", result.stdout);
     assert_eq!(result.stdout.matches('✗').count(), 0, "{}", result.stdout);
     assert_eq!(result.stderr, "");
     assert!(!home.0.file("run").exists(), "the demo uses its own folder");

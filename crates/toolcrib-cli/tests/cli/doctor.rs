@@ -122,6 +122,7 @@ fn add_try_writes_only_a_server_that_starts() {
 #[test]
 fn logs_are_read_from_the_file_without_a_gateway() {
     let home = Home::with_demo_servers();
+    home.run(&["logs", "echo"]).expect(4);
     let gateway = home.serve(&["-q"]);
     home.run(&["restart", "echo"]).expect(0);
     drop(gateway);
@@ -138,6 +139,5 @@ fn logs_are_read_from_the_file_without_a_gateway() {
     home.run(&["logs", "echo", "--since", "noon"]).expect(1);
     let line: Value = serde_json::from_str(&lines(&["logs", "echo", "--json"])[0]).unwrap();
     assert!(line["at"].is_string() && line["line"].is_string(), "{line}");
-    home.run(&["logs", "counter"]).expect(4);
     home.run(&["logs", "echo", "-f"]).expect(4);
 }
