@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use toolcrib::protocol::framing::{Frame, FrameDecoder, replace_line_breaks};
+use toolcrib::protocol::framing::{Frame, FrameDecoder, OversizeMessage, replace_line_breaks};
 
 /// Returns the lines of `input`, fed in chunks of `step` bytes; `None` stands for a line over the limit.
 fn lines(input: &[u8], limit: usize, step: usize) -> Vec<Option<Vec<u8>>> {
@@ -13,16 +13,17 @@ fn lines(input: &[u8], limit: usize, step: usize) -> Vec<Option<Vec<u8>>> {
         decoder.push(chunk);
         while let Some(frame) = decoder.next_frame() {
             found.push(match frame {
-                Frame::OversizeTail(tail) => {
-                    assert!(tail.len() <= 4 << 10 && found.last() == Some(&None));
+                Frame::Oversize(OversizeMessage { head, end: Some(end), .. }) => {
+                    assert!(end.tail.len() <= 4 << 10 && end.size >= head.len() as u64 - 1);
+                    assert_eq!(found.last(), Some(&None));
                     continue;
                 }
                 Frame::Line(line) => {
                     assert!(line.len() <= limit && !line.contains(&b'\n'));
                     Some(line.to_vec())
                 }
-                Frame::OversizeHead(head) => {
-                    assert!(head.len() <= 4 << 10);
+                Frame::Oversize(oversize) => {
+                    assert!(oversize.head.len() <= 4 << 10);
                     None
                 }
             });

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use toolcrib::protocol::era::client::RequestMetaReader;
 use toolcrib::protocol::era::{adapt_params_for_server, adapt_response_for_client};
+use toolcrib::protocol::framing::{Frame, FrameDecoder};
 use toolcrib::protocol::jsonrpc::{ClientMessage, ResponsePayload, ServerMessage, encode_error_response, encode_response};
 use toolcrib::protocol::json::object::Object;
 use toolcrib::protocol::versions::{Era, Revision};
@@ -54,6 +55,11 @@ fuzz_target!(|data: &[u8]| {
     let source = Bytes::copy_from_slice(data);
     from_client(&source);
     from_server(&source);
-    let _ = ServerMessage::from_oversize_head(&source);
-    let _ = ServerMessage::from_oversize_tail(&source);
+    let mut frames = FrameDecoder::new(0);
+    frames.push(&source);
+    while let Some(frame) = frames.next_frame() {
+        if let Frame::Oversize(oversize) = frame {
+            let _ = oversize.kind();
+        }
+    }
 });

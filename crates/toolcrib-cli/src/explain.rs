@@ -151,7 +151,8 @@ fn server_advice(kind: ErrorKind) -> Advice {
         ),
         ErrorKind::BadReply => advice(
             "The answer of the server is not valid: not JSON, larger than `limits.message`, with another id, or cut off.",
-            "Read `toolcrib logs SERVER`; a server that prints to stdout is a common cause. Report it to its author.",
+            "If the message names `servers.SERVER.limits.message`, raise it. Else read `toolcrib logs SERVER`; a server that prints to stdout is a \
+             common cause. Report it to its author.",
         ),
         ErrorKind::AuthNeeded => advice(
             "The remote server answered 401 or 403: it has no token, or the token is expired or not sufficient.",

@@ -19,7 +19,7 @@ use toolcrib::protocol::era::client::{
     self, CANCELLED, DeclaredEra, INITIALIZE, LISTEN, PING, PROGRESS, ROOTS_CHANGED, RequestMeta,
     RequestMetaReader,
 };
-use toolcrib::protocol::framing::{Frame, FrameDecoder};
+use toolcrib::protocol::framing::{Frame, FrameDecoder, OversizeMessage};
 use toolcrib::protocol::json::object::Object;
 use toolcrib::protocol::jsonrpc::{
     ClientMessage, RequestId, ResponsePayload, code, encode_error_response, encode_notification,
@@ -173,10 +173,10 @@ impl PipeClient {
         match frame {
             Frame::Line(line) if line.trim_ascii().is_empty() => {}
             Frame::Line(line) => self.handle_line(&line).await,
-            Frame::OversizeTail(_) => {}
-            Frame::OversizeHead(head) => {
-                let id = find_request_id(&head);
-                self.send_error(id.as_ref(), code::INVALID_REQUEST, "the message is too large").await;
+            Frame::Oversize(OversizeMessage { end: Some(_), .. }) => {}
+            Frame::Oversize(oversize) => {
+                let id = find_request_id(&oversize.head);
+                self.send_error(id.as_ref(), code::INVALID_REQUEST, &oversize.describe_request()).await;
             }
         }
     }

@@ -385,7 +385,7 @@ impl Connection {
     ) -> Result<ResponsePayload, Error> {
         let response = (&mut reply).await;
         match reply.missed_deadline() {
-            Some(until) => Err(deadline.timeout_error(&self.server, until)),
+            Some(until) => Err(reply.explain_timeout(deadline.timeout_error(&self.server, until))),
             None => response,
         }
     }

@@ -61,12 +61,49 @@ async fn endless_line_is_not_buffered() {
     let endless = crib.clone();
     calls.spawn(async move { record(&endless, 1, "endless_line").await });
     let mut most = before;
-    while calls.try_join_next().is_none() {
+    let answer = loop {
+        if let Some(answer) = calls.try_join_next() {
+            break answer.unwrap();
+        }
         assert_eq!(text(&crib, "other", "echo", &json!({"text": "well"})).await, "well");
         most = most.max(monitor.memory_kib());
-    }
+    };
+    assert_eq!(answer.unwrap().text(), "1", "the answer follows the line");
     assert!(most < before + (96 << 10), "{before} KiB became {most} KiB");
     assert_eq!(record(&crib, 2, "").await.unwrap().text(), "2");
+    let status = status(&crib, "fake");
+    assert_eq!((status.generation, status.restarts), (1, 0), "the process was not restarted");
+    crib.shutdown(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn long_line_costs_only_its_call() {
+    let crib = crib([fake!("fake")]);
+    let mut neighbours = JoinSet::new();
+    let mut failing = async |form: &str, bytes: usize| {
+        let neighbour = crib.clone();
+        neighbours.spawn(async move { text(&neighbour, "fake", "sleep", &json!({"ms": 3000})).await });
+        eventually("the neighbour is in flight", || status(&crib, "fake").in_flight == 1).await;
+        let reply = call(&crib, "fake", "reply", &json!({"form": form, "bytes": bytes}));
+        let error = timeout(WAIT_LIMIT, reply).await.unwrap().unwrap_err();
+        assert_eq!(neighbours.join_next().await.unwrap().unwrap(), "slept", "{form}");
+        assert_eq!(text(&crib, "fake", "echo", &json!({"text": form})).await, form);
+        error
+    };
+    for (form, bytes) in [("oversize", 34_000_000), ("oversize", 80_000_000)] {
+        let error = failing(form, bytes).await;
+        assert_eq!(error.kind(), ErrorKind::BadReply);
+        assert_eq!(error.hint(), "raise `servers.fake.limits.message`");
+        let text = error.to_string();
+        let (size, _) = text.split_once(" bytes, and `servers.fake.limits.message` is 32MiB").expect(&text);
+        let size: usize = size.rsplit(' ').next().unwrap().parse().unwrap();
+        assert!((bytes..bytes + 100).contains(&size), "{text}");
+    }
+    let reply = call(&crib, "fake", "reply", &json!({"form": "output", "bytes": 34_000_000}));
+    let error = timeout(WAIT_LIMIT, reply).await.unwrap().unwrap_err();
+    assert!(error.to_string().contains("after a line of 34000000 bytes that is not a message"), "{error}");
+    let status = status(&crib, "fake");
+    assert_eq!((status.generation, status.restarts), (1, 0), "the process was not restarted");
     crib.shutdown(Duration::ZERO).await;
 }
 

@@ -63,7 +63,7 @@ fn oversized_message_gets_error_and_pipe_continues() {
             .collect();
         let reply = |id: u32| replies.iter().find(|reply| reply["id"] == id).unwrap_or(&Value::Null);
         assert_eq!(reply(77)["error"]["code"], -32600, "with gateway: {with_gateway}, {replies:?}");
-        assert_eq!(reply(77)["error"]["message"], "the message is too large");
+        assert_eq!(reply(77)["error"]["message"], "the request is larger than `limits.body`, 4KiB");
         for (id, text) in [(1, "before"), (2, "after")] {
             assert_eq!(
                 reply(id)["result"]["content"][0]["text"],

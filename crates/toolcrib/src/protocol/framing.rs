@@ -1,13 +1,15 @@
 //! Splits a byte stream into newline-delimited messages, with a limit on the length of a line.
 //!
-//! A line over the limit is discarded as it arrives. Its head is returned immediately and its tail when it ends, so
-//! that the call it responds to can be failed.
+//! A line over the limit is discarded as it arrives. Its start is returned immediately, and once more with its size when it
+//! ends, so that the call it responds to can be failed.
 
 use bytes::{Buf as _, Bytes, BytesMut};
 
-/// Bytes of the start of an oversize line that are returned.
+use crate::util::format;
+
+/// Bytes of the start of an oversize message that are returned.
 const MAX_HEAD: usize = 4 << 10;
-/// Bytes of the end of an oversize line that are returned.
+/// Bytes of the end of an oversize message that are returned.
 const MAX_TAIL: usize = 128;
 
 /// Longest line that is copied out of the read buffer, so that the buffer can be used again: 1 % fewer instructions for a small
@@ -19,10 +21,96 @@ const MAX_COPIED: usize = 2 << 10;
 pub enum Frame {
     /// A complete line without its line ending.
     Line(Bytes),
-    /// The start of a line over the limit, returned once, before the end of the line is seen.
-    OversizeHead(Bytes),
-    /// The last bytes of a line over the limit, returned when the line ends.
-    OversizeTail(Bytes),
+    /// A line over the limit. It is returned twice: when it exceeds the limit, and when it ends.
+    Oversize(OversizeMessage),
+}
+
+/// A message over the size limit, as far as it has arrived. Its bytes are discarded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OversizeMessage {
+    /// Its first bytes.
+    pub head: Bytes,
+    /// The limit that it exceeds, in bytes.
+    pub limit: usize,
+    /// Its end; `None` while it goes on.
+    pub end: Option<OversizeEnd>,
+}
+
+impl OversizeMessage {
+    /// Creates a message of which nothing was read.
+    pub fn new(size: Option<u64>, limit: usize) -> Self {
+        let end = size.map(|size| OversizeEnd { tail: Bytes::new(), size });
+        Self { head: Bytes::new(), limit, end }
+    }
+
+    /// Returns how large it is, and the limit that the config key `key` sets. `subject` names the message.
+    pub fn describe(&self, subject: &str, key: &str) -> String {
+        let limit = format::format_size(self.limit);
+        match &self.end {
+            Some(end) => format!("{subject} has {} bytes, and `{key}` is {limit}", end.size),
+            None => format!("{subject} is larger than `{key}`, {limit}"),
+        }
+    }
+
+    /// Describes a request of a client to the gateway.
+    pub fn describe_request(&self) -> String {
+        self.describe("the request", "limits.body")
+    }
+}
+
+/// The end of a message over the size limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OversizeEnd {
+    /// Its last bytes.
+    pub tail: Bytes,
+    /// Its size in bytes.
+    pub size: u64,
+}
+
+/// The message over the size limit that is being discarded.
+#[derive(Debug)]
+pub(super) struct Discarded {
+    head: Bytes,
+    limit: usize,
+    tail: Vec<u8>,
+    size: u64,
+}
+
+impl Discarded {
+    /// Starts with the bytes of the message that have arrived.
+    pub(super) fn new(start: &[u8], limit: usize) -> Self {
+        let head = Bytes::copy_from_slice(&start[..MAX_HEAD.min(start.len())]);
+        let mut discarded = Self { head, limit, tail: Vec::new(), size: 0 };
+        discarded.add(start);
+        discarded
+    }
+
+    /// Adds bytes of the message.
+    pub(super) fn add(&mut self, bytes: &[u8]) {
+        self.size += bytes.len() as u64;
+        self.tail.extend_from_slice(&bytes[bytes.len().saturating_sub(MAX_TAIL)..]);
+        self.tail.drain(..self.tail.len().saturating_sub(MAX_TAIL));
+    }
+
+    /// Removes a carriage return at the end, which belongs to the line ending.
+    fn trim_cr(&mut self) {
+        if self.tail.pop_if(|last| *last == b'\r').is_some() {
+            self.size -= 1;
+        }
+    }
+
+    /// Returns the message while it goes on.
+    pub(super) fn begun(&self) -> OversizeMessage {
+        OversizeMessage { head: self.head.clone(), limit: self.limit, end: None }
+    }
+
+    /// Returns the message at its end.
+    pub(super) fn ended(self) -> OversizeMessage {
+        let end = OversizeEnd { tail: self.tail.into(), size: self.size };
+        OversizeMessage { head: self.head, limit: self.limit, end: Some(end) }
+    }
 }
 
 /// Splits a stream of bytes into lines.
@@ -32,16 +120,14 @@ pub struct FrameDecoder {
     /// Bytes of `buffer` already searched for a line end.
     searched: usize,
     limit: usize,
-    /// Bytes discarded of the current line, if it is over the limit.
-    skipped: Option<usize>,
-    /// The last bytes received of a line over the limit.
-    tail: Vec<u8>,
+    /// The current line, if it is over the limit.
+    discarded: Option<Discarded>,
 }
 
 impl FrameDecoder {
     /// Creates a decoder for lines of at most `limit` bytes, line ending excluded.
     pub fn new(limit: usize) -> Self {
-        Self { buffer: BytesMut::new(), searched: 0, limit, skipped: None, tail: Vec::new() }
+        Self { buffer: BytesMut::new(), searched: 0, limit, discarded: None }
     }
 
     /// Sets the length limit of the lines that are not complete yet.
@@ -64,16 +150,16 @@ impl FrameDecoder {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Returns the number of bytes discarded of the current line.
-    pub fn skipped_bytes(&self) -> usize {
-        self.skipped.unwrap_or(0)
+    /// Returns whether the current line is over the limit and being discarded.
+    pub fn is_discarding(&self) -> bool {
+        self.discarded.is_some()
     }
 
     /// Takes the bytes after the last line ending, at the end of the stream.
     pub fn take_remainder(&mut self) -> Option<Bytes> {
         self.searched = 0;
         let rest = trim_cr(&self.buffer.split().freeze());
-        (self.skipped.take().is_none() && !rest.is_empty()).then_some(rest)
+        (self.discarded.take().is_none() && !rest.is_empty()).then_some(rest)
     }
 
     /// Returns the next frame, if one is complete.
@@ -82,16 +168,18 @@ impl FrameDecoder {
             return self.handle_incomplete_line();
         };
         let end = self.searched + offset;
-        if self.skipped.is_none() && len_without_cr(&self.buffer[..end]) > self.limit {
-            return Some(self.begin_skipping(end));
+        if self.discarded.is_none() && len_without_cr(&self.buffer[..end]) > self.limit {
+            return Some(self.begin_discarding(end));
         }
         self.searched = 0;
-        let frame = if self.skipped.take().is_some() {
-            let end_of_line = self.buffer.split_to(end + 1);
-            self.keep_tail(&end_of_line[..end]);
-            Frame::OversizeTail(trim_cr(&std::mem::take(&mut self.tail).into()))
-        } else {
-            Frame::Line(self.take_line(end))
+        let frame = match self.discarded.take() {
+            Some(mut discarded) => {
+                let end_of_line = self.buffer.split_to(end + 1);
+                discarded.add(&end_of_line[..end]);
+                discarded.trim_cr();
+                Frame::Oversize(discarded.ended())
+            }
+            None => Frame::Line(self.take_line(end)),
         };
         self.shrink_buffer();
         Some(frame)
@@ -114,30 +202,27 @@ impl FrameDecoder {
     /// line that just fits.
     fn handle_incomplete_line(&mut self) -> Option<Frame> {
         self.searched = self.buffer.len();
-        if self.skipped.is_some() {
-            self.skip(self.buffer.len());
+        if let Some(discarded) = &mut self.discarded {
+            discarded.add(&self.buffer);
+            self.buffer.clear();
+            self.searched = 0;
             return None;
         }
-        if self.buffer.len() <= self.limit + 1 { None } else { Some(self.begin_skipping(self.buffer.len())) }
+        if self.buffer.len() <= self.limit + 1 {
+            None
+        } else {
+            Some(self.begin_discarding(self.buffer.len()))
+        }
     }
 
-    /// Returns the head of an oversize line and discards it up to `end`.
-    fn begin_skipping(&mut self, end: usize) -> Frame {
-        let head = Bytes::copy_from_slice(&self.buffer[..MAX_HEAD.min(end)]);
-        self.skip(end);
-        Frame::OversizeHead(head)
-    }
-
-    fn skip(&mut self, count: usize) {
-        let skipped = self.buffer.split_to(count);
-        self.keep_tail(&skipped);
-        self.skipped = Some(self.skipped_bytes() + count);
+    /// Discards a line over the limit up to `end`.
+    fn begin_discarding(&mut self, end: usize) -> Frame {
+        let discarded = Discarded::new(&self.buffer.split_to(end), self.limit);
         self.searched = 0;
-    }
-
-    fn keep_tail(&mut self, bytes: &[u8]) {
-        self.tail.extend_from_slice(&bytes[bytes.len().saturating_sub(MAX_TAIL)..]);
-        self.tail.drain(..self.tail.len().saturating_sub(MAX_TAIL));
+        let frame = Frame::Oversize(discarded.begun());
+        self.discarded = Some(discarded);
+        self.shrink_buffer();
+        frame
     }
 
     /// Frees a large buffer once it is empty, so that one big message does not keep its memory.
@@ -196,7 +281,12 @@ mod tests {
                 frames.push(format!("{}{ending}after\n", "x".repeat(length)).as_bytes());
                 let found = drain(&mut frames);
                 assert_eq!(matches!(found[0], Frame::Line(_)), passes, "{length} {ending:?}");
-                assert_eq!(matches!(found[1], Frame::OversizeTail(_)), !passes, "{length} {ending:?}");
+                let size = if let Frame::Oversize(line) = &found[1] {
+                    line.end.as_ref().map(|end| end.size)
+                } else {
+                    None
+                };
+                assert_eq!(size, (!passes).then_some(length as u64), "{length} {ending:?}");
                 assert_eq!(found.last(), Some(&line("after")));
             }
         }
@@ -223,12 +313,14 @@ mod tests {
             assert!(frames.buffer.len() <= 2001);
         }
         assert_eq!(reports, 1);
-        assert!(frames.skipped_bytes() > 9_000_000);
+        assert!(frames.is_discarding());
         frames.push(b"the end\r\nnext\n");
         let found = drain(&mut frames);
-        assert!(
-            matches!(&found[0], Frame::OversizeTail(tail) if tail.len() <= MAX_TAIL && tail.ends_with(b"xxthe end"))
-        );
+        let Frame::Oversize(OversizeMessage { head, limit: 1000, end: Some(end) }) = &found[0] else {
+            panic!("{found:?}")
+        };
+        assert_eq!((head.len() <= MAX_HEAD, end.size), (true, 10_000_007));
+        assert!(end.tail.len() <= MAX_TAIL && end.tail.ends_with(b"xxthe end"));
         assert_eq!(found[1], line("next"));
     }
 
@@ -259,7 +351,7 @@ mod tests {
             }
             // The length of a reported head depends on the chunks.
             for frame in expected.iter_mut().chain(&mut found) {
-                if let Frame::OversizeHead(head) = frame { head.truncate(12); }
+                if let Frame::Oversize(line) = frame { line.head.truncate(12); }
             }
             prop_assert_eq!(expected, found);
         }

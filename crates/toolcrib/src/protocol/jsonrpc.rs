@@ -16,7 +16,7 @@ use crate::protocol::json::object::{
 };
 use crate::protocol::json::scan::Scanner;
 
-pub use oversize::find_request_id;
+pub use oversize::{OversizeKind, find_request_id};
 
 /// JSON-RPC error codes of the protocol itself.
 pub mod code {

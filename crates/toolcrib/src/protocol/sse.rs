@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
+use crate::protocol::framing::{Discarded, OversizeMessage};
+
 /// Shortest reconnection delay that a stream can set.
 const MIN_RETRY: Duration = Duration::from_millis(100);
 /// Longest reconnection delay that a stream can set.
@@ -20,9 +22,17 @@ pub struct SseEvent {
     pub id: Option<String>,
 }
 
-/// The error for an event over the size limit.
+/// Longest name of a field, with the characters up to its value.
+const MAX_FIELD_NAME: usize = 64;
+
+/// The rest of a line whose start was processed because the line is too long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EventTooLarge;
+enum LineRest {
+    /// It belongs to the data of an event over the limit.
+    Data,
+    /// It is ignored.
+    Ignored,
+}
 
 /// Splits a stream of bytes into events as the specification says, with all three line endings, comments and an initial
 /// byte order mark.
@@ -39,6 +49,10 @@ pub struct SseDecoder {
     name: String,
     data: BytesMut,
     has_data: bool,
+    /// The current event, if it is over the limit.
+    discarded: Option<Discarded>,
+    /// Set while the start of the current line has been processed.
+    line_rest: Option<LineRest>,
     id: Option<String>,
     /// The id at the end of the last complete event.
     last_id: Option<String>,
@@ -57,6 +71,8 @@ impl SseDecoder {
             name: String::new(),
             data: BytesMut::new(),
             has_data: false,
+            discarded: None,
+            line_rest: None,
             id: None,
             last_id: None,
             retry: None,
@@ -81,22 +97,61 @@ impl SseDecoder {
     /// Returns the next event, if one is complete.
     ///
     /// # Errors
-    /// Fails if the event is larger than the limit.
-    pub fn next_event(&mut self) -> Result<Option<SseEvent>, EventTooLarge> {
+    /// An event over the limit is discarded and returned twice as an error: when it exceeds the limit, and when it ends. The events
+    /// behind it can be read.
+    pub fn next_event(&mut self) -> Result<Option<SseEvent>, OversizeMessage> {
         while let Some(line) = self.next_line() {
-            if line.is_empty() {
-                if let Some(event) = self.dispatch() {
-                    return Ok(Some(event));
-                }
-            } else {
+            if self.line_rest.is_some() || line.len() > self.max_line() {
+                let processed = self.process_long_line(&line);
+                self.line_rest = None;
+                processed?;
+            } else if !line.is_empty() {
                 self.process_field(&line);
-                if self.data.len() > self.limit {
-                    return Err(EventTooLarge);
-                }
+                self.check_limit()?;
+            } else if let Some(discarded) = self.discarded.take() {
+                self.has_data = false;
+                self.dispatch();
+                return Err(discarded.ended());
+            } else if let Some(event) = self.dispatch() {
+                return Ok(Some(event));
             }
         }
-        // A line is longer than its data by the field name.
-        if self.buffer.len() > self.limit.saturating_add(64) { Err(EventTooLarge) } else { Ok(None) }
+        // A long line is not kept until its end.
+        let kept = if self.line_rest.is_some() { 0 } else { self.max_line() };
+        if self.buffer.len() > kept {
+            let part = self.buffer.split();
+            self.searched = 0;
+            self.process_long_line(&part)?;
+        }
+        Ok(None)
+    }
+
+    /// Returns the length of the longest line that can be part of an event.
+    fn max_line(&self) -> usize {
+        self.limit.saturating_add(MAX_FIELD_NAME)
+    }
+
+    /// Processes a part of a line that is too long.
+    fn process_long_line(&mut self, part: &[u8]) -> Result<(), OversizeMessage> {
+        match (self.line_rest, &mut self.discarded) {
+            (Some(LineRest::Data), Some(discarded)) => discarded.add(part),
+            (Some(_), _) => {}
+            (None, _) if part.starts_with(b"data:") => {
+                self.line_rest = Some(LineRest::Data);
+                self.process_field(part);
+            }
+            (None, _) => self.line_rest = Some(LineRest::Ignored),
+        }
+        self.check_limit()
+    }
+
+    /// Discards the current event if it is over the limit.
+    fn check_limit(&mut self) -> Result<(), OversizeMessage> {
+        if self.data.len() <= self.limit {
+            return Ok(());
+        }
+        let discarded = self.discarded.insert(Discarded::new(&self.data.split(), self.limit));
+        Err(discarded.begun())
     }
 
     fn next_line(&mut self) -> Option<Bytes> {
@@ -134,13 +189,19 @@ impl SseDecoder {
             None => (line, &b""[..]),
         };
         match field {
-            b"data" => {
-                if self.has_data {
-                    self.data.extend_from_slice(b"\n");
+            b"data" => match &mut self.discarded {
+                Some(discarded) => {
+                    discarded.add(b"\n");
+                    discarded.add(value);
                 }
-                self.has_data = true;
-                self.data.extend_from_slice(value);
-            }
+                None => {
+                    if self.has_data {
+                        self.data.extend_from_slice(b"\n");
+                    }
+                    self.has_data = true;
+                    self.data.extend_from_slice(value);
+                }
+            },
             b"event" => self.name = String::from_utf8_lossy(value).into_owned(),
             b"id" if !value.contains(&0) => self.id = Some(String::from_utf8_lossy(value).into_owned()),
             b"retry" if !value.is_empty() && value.iter().all(u8::is_ascii_digit) => {
@@ -247,13 +308,28 @@ mod tests {
     }
 
     #[test]
-    fn endless_event_is_rejected() {
-        let mut stream = SseDecoder::new(100);
-        stream.push(&[b'x'; 500]);
-        assert_eq!(stream.next_event(), Err(EventTooLarge));
-        let mut stream = SseDecoder::new(100);
-        stream.push(b"data: 0123456789\n".repeat(20).as_slice());
-        assert_eq!(stream.next_event(), Err(EventTooLarge));
+    fn event_over_the_limit_is_discarded() {
+        let lines = [b"data: ".as_slice(), &[b'x'; 500], b"\n\n"].concat();
+        let many_lines = b"data: 0123456789\n".repeat(20);
+        let long_comment = [b":".as_slice(), &[b'x'; 500], b"\n"].concat();
+        let text = [&lines, &*many_lines, &long_comment, b"\ndata: next\n\n"].concat();
+        for step in [1, 7, 300, text.len()] {
+            let mut stream = SseDecoder::new(100);
+            let mut found = Vec::new();
+            for chunk in text.chunks(step) {
+                stream.push(chunk);
+                loop {
+                    match stream.next_event() {
+                        Ok(None) => break,
+                        Ok(Some(event)) => found.push(Ok(event.data)),
+                        Err(oversize) => found.push(Err(oversize.end.map(|end| end.size))),
+                    }
+                }
+                assert!(stream.buffer.len() + stream.data.len() <= 2 * (100 + MAX_FIELD_NAME), "{step}");
+            }
+            let expected = [Err(None), Err(Some(500)), Err(None), Err(Some(219)), Ok("next".into())];
+            assert_eq!(found, expected, "{step}");
+        }
     }
 
     proptest! {

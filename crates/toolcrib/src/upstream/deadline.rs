@@ -20,6 +20,11 @@ pub(super) struct RequestDeadline {
 }
 
 impl RequestDeadline {
+    /// Returns the same deadline at another time.
+    pub(super) fn at(self, until: Instant) -> Self {
+        Self { until, ..self }
+    }
+
     /// Returns the deadline after `activity`, or `None` if it is not later than this one.
     pub(super) fn extend(self, activity: Option<Activity>) -> Option<Self> {
         let until = match activity {

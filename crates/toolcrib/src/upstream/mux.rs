@@ -8,6 +8,7 @@ mod deadline_timer;
 mod incoming;
 #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "the HTTP transport uses more of it"))]
 pub(super) mod link;
+mod oversize;
 mod pending_reply;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -86,8 +87,6 @@ struct MuxInner {
     legacy_sse: AtomicBool,
     /// Set when the server is declared hung.
     hung: AtomicBool,
-    /// Set while an oversized line is skipped whose head does not show which request it answers.
-    oversize_unidentified: AtomicBool,
     /// The lists that have to be fetched again.
     relist_queue: RelistQueue,
     notifications: EventChannel<ServerNotification>,
@@ -176,7 +175,6 @@ impl Mux {
             server_info: OnceLock::new(),
             legacy_sse: AtomicBool::new(false),
             hung: AtomicBool::new(false),
-            oversize_unidentified: AtomicBool::new(false),
             relist_queue: RelistQueue::default(),
             notifications,
             cache,

@@ -1,4 +1,4 @@
-//! Text helpers: the closest match to a misspelled name, and durations.
+//! Text helpers: the closest match to a misspelled name, durations and sizes.
 
 use std::time::{Duration, SystemTime};
 
@@ -30,6 +30,14 @@ pub fn format_duration(duration: Duration) -> String {
     let tenths = (milliseconds + 50) / 100;
     let rest = Some(tenths % 10).filter(|rest| *rest > 0).map(|rest| format!(".{rest}"));
     format!("{}{}s", tenths / 10, rest.unwrap_or_default())
+}
+
+/// Formats a size as the config spells it, exactly, such as `32MiB` or `1000B`.
+pub fn format_size(bytes: usize) -> String {
+    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let unit = units.into_iter().find(|(shift, _)| bytes > 0 && bytes.is_multiple_of(1 << shift));
+    let (shift, name) = unit.unwrap_or((0, "B"));
+    format!("{}{name}", bytes >> shift)
 }
 
 fn fold(word: &str) -> Vec<char> {
@@ -120,6 +128,12 @@ mod tests {
         let micros = |micros| format_duration(Duration::from_micros(micros));
         assert_eq!([micros(0), micros(1), micros(100_000), micros(99_900)], ["0s", "1ms", "100ms", "99ms"]);
         assert_eq!([micros(12_345_600), micros(5_000_100), micros(4_999_900)], ["12.3s", "5s", "5s"]);
+    }
+
+    #[test]
+    fn size_uses_the_largest_whole_unit() {
+        let sizes = [0, 1000, 1024, 1536, 32 << 20, 3 << 30].map(format_size);
+        assert_eq!(sizes, ["0B", "1000B", "1KiB", "1536B", "32MiB", "3GiB"]);
     }
 
     #[test]

@@ -47,6 +47,7 @@ pub(crate) fn malformed_answer(id: &Value, form: &str, bytes: usize) -> Option<V
         "not_json" => format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{content: yes}}}}"#),
         "cut" => format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"content":[{{"ty"#),
         "oversize" => format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"x":"{}"}}}}"#, "x".repeat(bytes)),
+        "output" => "x".repeat(bytes),
         "invalid_utf8" => {
             let mut line = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"x":"#).into_bytes();
             line.extend_from_slice(b"\"\xff\xfe\"}}");

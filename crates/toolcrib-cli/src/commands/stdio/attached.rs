@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
-use toolcrib::protocol::framing::{Frame, FrameDecoder};
+use toolcrib::protocol::framing::{Frame, FrameDecoder, OversizeMessage};
 use toolcrib::protocol::jsonrpc::{code, encode_error_response, error_object, find_request_id};
 use toolcrib::util::locks::IgnorePoison as _;
 use toolcrib::util::tasks::SpawnBoxed as _;
@@ -26,8 +26,8 @@ const NO_LIMIT: usize = usize::MAX >> 1;
 /// A message from the agent.
 enum AgentInput {
     Line(Bytes),
-    /// The start of a message that exceeds the size limit.
-    TooLong(Bytes),
+    /// A message over the size limit.
+    TooLong(OversizeMessage),
 }
 
 /// The agent's side of the pipe.
@@ -155,9 +155,9 @@ async fn forward_to_gateway(
         let line = match received {
             None => break,
             Some(AgentInput::Line(line)) => line,
-            Some(AgentInput::TooLong(head)) => {
-                let error = error_object(code::INVALID_REQUEST, "the message is too large", None);
-                let response = encode_error_response(find_request_id(&head).as_ref(), &error);
+            Some(AgentInput::TooLong(oversize)) => {
+                let error = error_object(code::INVALID_REQUEST, &oversize.describe_request(), None);
+                let response = encode_error_response(find_request_id(&oversize.head).as_ref(), &error);
                 let _ = output.send(response.into()).await;
                 continue;
             }
@@ -224,8 +224,8 @@ async fn read_agent(
             let input = match frame {
                 Frame::Line(line) if line.trim_ascii().is_empty() => continue,
                 Frame::Line(line) => AgentInput::Line(line),
-                Frame::OversizeHead(head) => AgentInput::TooLong(head),
-                Frame::OversizeTail(_) => continue,
+                Frame::Oversize(OversizeMessage { end: Some(_), .. }) => continue,
+                Frame::Oversize(oversize) => AgentInput::TooLong(oversize),
             };
             if sender.send(input).await.is_err() {
                 return;

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::protocol::framing::{Frame, FrameDecoder};
 
 fn client(text: &str) -> Result<ClientMessage, MalformedMessage> {
     ClientMessage::parse(&Bytes::copy_from_slice(text.as_bytes()))
@@ -217,25 +218,37 @@ fn find_request_id_ignores_ids_in_params() {
 }
 
 #[test]
-fn oversize_response_is_identified_by_its_own_id() {
-    let ids = |message: ServerMessage| match message {
-        ServerMessage::BadResponse { ids, .. } => ids,
-        other => panic!("{other:?}"),
+fn oversize_message_is_identified_by_its_own_members() {
+    use OversizeKind::{Garbage, Notification, Request, Response, Unidentified};
+    let kind = |text: &str| {
+        let mut frames = FrameDecoder::new(5);
+        frames.push(format!("{text}\n").as_bytes());
+        let kinds = std::iter::from_fn(|| frames.next_frame()).map(|frame| match frame {
+            Frame::Oversize(oversize) => oversize.kind(),
+            Frame::Line(line) => panic!("{line:?}"),
+        });
+        <[OversizeKind; 2]>::try_from(kinds.collect::<Vec<_>>()).unwrap()
     };
-    let first = br#"{"jsonrpc":"2.0","id":7,"result":{"content":[{"id":3,"text":"xx"#;
-    assert_eq!(ServerMessage::from_oversize_head(first).map(ids), Some(vec![7]));
-    let last = br#"{"result":{"content":[{"id":3,"text":"xx"#;
-    assert_eq!(ServerMessage::from_oversize_head(last), None);
-    assert_eq!(
-        ServerMessage::from_oversize_head(br#"{"method":"x","id":3,"params":{"#),
-        Some(ServerMessage::Garbage)
-    );
-    for (end, id) in
-        [(r#"xx"}],"n":{"id":3}},"jsonrpc":"2.0","id":7}"#, 7), (r#"x"}, "id": 8 ,"jsonrpc":"2.0"}"#, 8)]
-    {
-        assert_eq!(ids(ServerMessage::from_oversize_tail(end.as_bytes())), [id], "{end}");
+    let id = |raw: &'static str| RequestId::parse(raw.into()).unwrap();
+    let cut = "x".repeat(5000);
+    for (text, at_start, at_end) in [
+        (r#"{"jsonrpc":"2.0","id":7,"result":{"c":[{"id":3,"t":"CUT"#, Response(7), Response(7)),
+        (
+            r#"{"result":{"c":[{"id":3,"t":"CUT"}],"n":{"id":3}},"jsonrpc":"2.0","id":7}"#,
+            Unidentified,
+            Response(7),
+        ),
+        (r#"{"result":{"t":"CUT"}, "id": 8 ,"jsonrpc":"2.0"}"#, Unidentified, Response(8)),
+        (r#"{"result":{"t":"CUT","a":[{"id":3}]}}"#, Unidentified, Unidentified),
+        (r#"[{"jsonrpc":"2.0","id":7,"result":{"t":"CUT"}}]"#, Unidentified, Unidentified),
+        (r#"{"jsonrpc":"2.0","id":"7","result":{"t":"CUT"}}"#, Unidentified, Unidentified),
+        (r#"{"method":"x","id":3,"params":{"t":"CUT"}}"#, Request(id("3")), Request(id("3"))),
+        (r#"{"id":"a","method":"x","params":{"t":"CUT"}}"#, Request(id("\"a\"")), Request(id("\"a\""))),
+        (r#"{"method":"x","params":{"t":"CUT"},"id":3}"#, Notification, Notification),
+        ("CUT {\"id\":3}", Garbage, Garbage),
+    ] {
+        assert_eq!(kind(&text.replace("CUT", &cut)), [at_start, at_end], "{text}");
     }
-    assert_eq!(ids(ServerMessage::from_oversize_tail(br#"{"id":3}]}}"#)), Vec::<u64>::new());
 }
 
 #[test]

@@ -70,14 +70,12 @@ impl MuxInner {
     }
 
     /// Counts a line that is not a message. Returns `false` if there were too many before the first valid message.
-    fn count_garbage_line(&self, line: &Frame) -> bool {
+    fn count_garbage_line(&self, line: &Bytes) -> bool {
         let count = self.garbage_lines.fetch_add(1, Ordering::Relaxed) + 1;
         if self.has_spoken_mcp.load(Ordering::Relaxed) {
             return true;
         }
-        if let Frame::Line(line) = line
-            && !line.trim_ascii().is_empty()
-        {
+        if !line.trim_ascii().is_empty() {
             self.first_garbage_line.get_or_init(|| excerpt(&self.redactor.redact_bytes(line.trim_ascii())));
         }
         if count >= MAX_BANNER_LINES {
@@ -92,21 +90,11 @@ impl MuxInner {
     /// Handles one message, which arrived on the stream of the request `origin` if it arrived on one. Returns `false`
     /// if the stream cannot be read further.
     pub(super) fn receive(self: &Arc<Self>, frame: &Frame, origin: Option<u64>) -> bool {
-        let message = match frame {
-            Frame::Line(line) => ServerMessage::parse(line),
-            Frame::OversizeTail(_) if !self.oversize_unidentified.swap(false, Ordering::Relaxed) => {
-                return true;
-            }
-            Frame::OversizeTail(tail) => ServerMessage::from_oversize_tail(tail),
-            Frame::OversizeHead(head) => match ServerMessage::from_oversize_head(head) {
-                Some(message) => message,
-                None => {
-                    self.oversize_unidentified.store(true, Ordering::Relaxed);
-                    return head.trim_ascii_start().first() == Some(&b'{');
-                }
-            },
+        let line = match frame {
+            Frame::Line(line) => line,
+            Frame::Oversize(oversize) => return self.receive_oversize(oversize, origin),
         };
-        match message {
+        match ServerMessage::parse(line) {
             // The stream of a request carries no response to another request.
             ServerMessage::Response { id, .. } if origin.is_some_and(|origin| origin != id) => {
                 self.fail_likely_owner(origin.as_slice(), &format!("the id {id} belongs to another request"));
@@ -125,7 +113,7 @@ impl MuxInner {
             ServerMessage::Notification { method, params } => {
                 self.handle_notification(&method, params, origin);
             }
-            ServerMessage::Garbage => return self.count_garbage_line(frame),
+            ServerMessage::Garbage => return self.count_garbage_line(line),
         }
         true
     }
@@ -177,7 +165,7 @@ impl MuxInner {
         }
     }
 
-    fn reply(&self, id: &RequestId, answer: &ResponsePayload) {
+    pub(super) fn reply(&self, id: &RequestId, answer: &ResponsePayload) {
         self.send(None, jsonrpc::encode_response(id, answer));
     }
 

@@ -9,8 +9,9 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::MuxInner;
+use crate::model::error::Error;
 use crate::model::exit_report::ExitReport;
-use crate::protocol::framing::Frame;
+use crate::protocol::framing::{Frame, OversizeMessage};
 use crate::protocol::list_kind::ListKinds;
 use crate::spec::ServerId;
 use crate::upstream::pending::RequestEnd;
@@ -85,6 +86,11 @@ impl TransportLink {
     /// Ends one request; the connection goes on.
     pub(in crate::upstream) fn finish_request(&self, id: u64, end: RequestEnd) {
         self.inner.finish_request(id, end);
+    }
+
+    /// Returns the error of a request whose response is over the limit.
+    pub(in crate::upstream) fn oversize_error(&self, oversize: &OversizeMessage) -> Error {
+        self.inner.oversize_error(oversize)
     }
 
     /// Returns whether a request still waits for its response.

@@ -47,6 +47,11 @@ impl PendingReply {
         self.missed_deadline
     }
 
+    /// Adds the reason to the error of a request that has timed out, if it is known.
+    pub(in crate::upstream) fn explain_timeout(&self, error: Error) -> Error {
+        self.inner.explain_timeout(self.id, error)
+    }
+
     /// Does not cancel the request on drop; the protocol does not allow that for every request.
     pub(in crate::upstream) fn without_cancellation(mut self) -> Self {
         self.cancel_on_drop = false;

@@ -1,10 +1,12 @@
 //! Calls that end with their connection: whether they were sent, and whether the server was stopped or crashed.
 
-use tokio::io::DuplexStream;
+use tokio::io::{AsyncWriteExt as _, DuplexStream};
 use tokio::sync::oneshot;
 
 use super::*;
 use crate::model::exit_report::{ExitReport, ProcessExit};
+use crate::spec::ToolsSpec;
+use crate::upstream::deadline::Deadline;
 use crate::upstream::mux::{Mux, PendingReply};
 use crate::upstream::transport::MessageLimit;
 use crate::upstream::transport::stdio::StdioTransport;
@@ -53,6 +55,42 @@ async fn queued_call_is_not_sent_when_the_connection_breaks() {
     report.send(ExitReport::default()).unwrap();
     assert!(!sent.await.unwrap_err().is_not_sent());
     assert!(queued.await.unwrap_err().is_not_sent());
+}
+
+#[tokio::test(start_paused = true)]
+async fn endless_line_is_reported_and_is_no_sign_of_life() {
+    let (mux, mut theirs, _report) = open();
+    theirs.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":99,\"result\":{}}\n").await.unwrap();
+    let (limits, tools) = (ServerLimits::default(), ToolsSpec::default());
+    let deadline = Deadline::new(&limits, &tools, "echo", Instant::now());
+    let send = || {
+        let write = |_: u64, line: &mut Vec<u8>| line.extend_from_slice(b"{}");
+        mux.send_request("tools/call", None, Some(deadline.for_request()), write).unwrap()
+    };
+    let before = Instant::now();
+    let mut reply = send();
+    let chunk = [b'x'; 32 << 10];
+    for _ in 0..40 {
+        theirs.write_all(&chunk).await.unwrap();
+    }
+    settle().await;
+    let received = mux.received_count();
+    assert!((&mut reply).await.is_err());
+    let error = reply.explain_timeout(deadline.timeout_error(&"fake".parse().unwrap(), Instant::now()));
+    assert!(error.to_string().contains("after a line of more than 1048576 bytes"), "{error}");
+    assert_eq!((error.kind(), before.elapsed()), (ErrorKind::BadReply, 5 * SECOND));
+    let mut later = send();
+    theirs.write_all(&chunk).await.unwrap();
+    assert!((&mut later).await.is_err());
+    let error = later.explain_timeout(deadline.timeout_error(&"fake".parse().unwrap(), Instant::now()));
+    assert_eq!((error.kind(), mux.received_count()), (ErrorKind::TimedOut, received));
+    assert!(error.to_string().contains("after a line of more than 1048576 bytes"), "{error}");
+    assert!(!mux.is_closed());
+    theirs.write_all(b"\n").await.unwrap();
+    settle().await;
+    theirs.write_all(b"{}\n").await.unwrap();
+    settle().await;
+    assert!(mux.received_count() > received);
 }
 
 #[tokio::test(start_paused = true)]

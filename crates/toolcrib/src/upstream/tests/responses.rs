@@ -77,6 +77,105 @@ async fn oversized_response_fails_only_its_call() {
     assert!(calls.join_next().await.unwrap().unwrap().is_ok());
 }
 
+/// Connects with a limit of 2,000 bytes per message.
+async fn connect_limited(fake: &FakeServer) -> Arc<Connection> {
+    connect(&spec(fake).limits(ServerLimits { message: 2000, ..ServerLimits::default() })).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn oversized_response_names_size_limit_and_key() {
+    let connection = connect_limited(&FakeServer::new()).await;
+    let padding = "x".repeat(100_000);
+    for large in [
+        format!(r#"{{"jsonrpc":"2.0","id":$ID,"result":{{"x":"{padding}"}}}}"#),
+        format!(r#"{{"result":{{"x":"{padding}"}},"jsonrpc":"2.0","id":$ID}}"#),
+        format!(r#"{{"jsonrpc":"2.0","result":{{"x":"{padding}"}}}}"#),
+    ] {
+        let error = call_with_lines(&connection, &[&large]).await.unwrap_err();
+        assert_eq!((error.kind(), error.hint()), (ErrorKind::BadReply, raise_limit()));
+        let size = large.replace("$ID", "10").len();
+        let sizes = [size - 1, size].map(|size| {
+            format!(
+                "`fake` sent a bad response: it has {size} bytes, and `servers.fake.limits.message` is 2000B"
+            )
+        });
+        assert!(sizes.contains(&error.to_string()), "{error}");
+    }
+    call_with_lines(&connection, &[RESPONSE]).await.unwrap();
+}
+
+fn raise_limit() -> Hint {
+    Hint::RaiseLimit { key: "servers.fake.limits.message".to_owned() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn long_output_before_the_response_is_skipped() {
+    let fake = FakeServer::new();
+    let connection = connect_limited(&fake).await;
+    let output = "x".repeat(100_000);
+    call_with_lines(&connection, &[&output, RESPONSE]).await.unwrap();
+    let mut calls = JoinSet::new();
+    spawn_held_call(&connection, &mut calls);
+    call_with_lines(&connection, &[&output, RESPONSE]).await.unwrap();
+    assert_eq!(connection.garbage_lines(), 2);
+    fake.set_hold_open(true);
+    assert!(calls.join_next().await.unwrap().unwrap().is_ok());
+    assert!(!connection.is_closed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn long_output_instead_of_the_response_fails_the_only_call() {
+    let connection = connect_limited(&FakeServer::new()).await;
+    let before = Instant::now();
+    let error = call_with_lines(&connection, &[&"x".repeat(100_000)]).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "`fake` did not answer within 5s after a line of 100000 bytes that is not a message \
+         (`servers.fake.limits.message` is 2000B)"
+    );
+    assert_eq!((error.kind(), error.hint()), (ErrorKind::BadReply, raise_limit()));
+    assert_eq!((before.elapsed().as_secs(), connection.in_flight()), (5, 0));
+    call_with_lines(&connection, &[RESPONSE]).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn long_output_among_several_calls_fails_none_of_them() {
+    let connection = connect_limited(&FakeServer::new()).await;
+    for line in ["x".repeat(100_000), format!(r#"{{"result":{{"x":"{}"}}}}"#, "x".repeat(100_000))] {
+        let before = Instant::now();
+        let mut calls = JoinSet::new();
+        for lines in [vec![line], Vec::new()] {
+            let connection = connection.clone();
+            calls.spawn(async move {
+                let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+                call_with_lines(&connection, &lines).await.unwrap_err()
+            });
+        }
+        for error in calls.join_all().await {
+            assert_eq!((error.kind(), error.hint()), (ErrorKind::TimedOut, raise_limit()));
+            let text = error.to_string();
+            assert!(text.contains("did not answer in time, after a ") && text.contains("is 2000B"), "{text}");
+        }
+        assert_eq!(before.elapsed(), ServerLimits::default().call_timeout);
+        let later = call_with_lines(&connection, &[]).await.unwrap_err();
+        assert!(later.to_string().contains("within"), "a call after the line: {later}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn oversized_question_is_refused_and_the_call_goes_on() {
+    let fake = FakeServer::new();
+    let connection = connect_limited(&fake).await;
+    let question = format!(
+        r#"{{"jsonrpc":"2.0","id":"q","method":"roots/list","params":{{"x":"{}"}}}}"#,
+        "x".repeat(100_000)
+    );
+    call_with_lines(&connection, &[&question, RESPONSE]).await.unwrap();
+    settle().await;
+    let answer = fake.replies().into_iter().find(|answer| answer["id"] == "q").unwrap();
+    assert!(answer["error"]["message"].as_str().unwrap().contains("limits.message"), "{answer}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn garbage_lines_are_skipped_and_counted() {
     let connection = connect(&spec(&FakeServer::new())).await;

@@ -17,9 +17,6 @@ use crate::util::tasks::WokenFuture;
 /// Messages handled before the reader yields to other tasks.
 const YIELD_AFTER_MESSAGES: usize = 64;
 
-/// Bytes of an oversized line that are skipped before the server is disconnected.
-const MAX_SKIPPED_BYTES: usize = 64 << 20;
-
 /// Messages written at the same time.
 const MAX_BATCH: usize = 64;
 
@@ -73,7 +70,10 @@ async fn read(
             count = reader.read_buf(frames.read_buffer()) => if !matches!(count, Ok(1..)) { break },
             () = &mut ended => break,
         }
-        link.count_read();
+        // Bytes that are discarded show no more than that the process writes: nothing behind an endless line can be read.
+        if !frames.is_discarding() {
+            link.count_read();
+        }
         frames.set_limit(message_limit.get());
         let mut handled = 0;
         while let Some(frame) = frames.next_frame() {
@@ -85,9 +85,6 @@ async fn read(
         }
         if handled > YIELD_AFTER_MESSAGES {
             tokio::task::yield_now().await; // a busy server must not starve the others
-        }
-        if frames.skipped_bytes() > MAX_SKIPPED_BYTES {
-            return;
         }
     }
     // A last line without a line end counts if it is complete.

@@ -149,8 +149,26 @@ async fn oversized_message_fails_the_call() {
                 .await;
         let error = echo(&connection).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::BadReply);
-        assert!(error.to_string().contains("limits.message"), "{error}");
+        let text = error.to_string();
+        let size = text.split_once("it has ").and_then(|(_, rest)| rest.split_once(" bytes, and "));
+        let (size, limit) = size.expect(&text);
+        assert!((5000..5200).contains(&size.parse::<usize>().unwrap()), "{text}");
+        assert!(limit.starts_with("`servers.remote.limits.message` is 4000B"), "{text}");
     }
+}
+
+#[tokio::test]
+async fn oversized_notification_on_a_stream_is_skipped() {
+    let large =
+        json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": "x".repeat(5000)}});
+    let server = RemoteServer::start(move |request| match request.tool() {
+        "echo" => Reply::events([event(&large), event(&tool_response(request))]),
+        _ => stateless(request),
+    });
+    let server = server.await;
+    let limits = ServerLimits { message: 4000, ..ServerLimits::default() };
+    let connection = connect(&http(&server.url).limits(limits)).await;
+    assert_eq!(text(echo(&connection).await), "echo");
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap};
 use tokio::time::timeout;
 
 use crate::http_client::root_cause;
+use crate::protocol::framing::OversizeMessage;
 use crate::protocol::sse::{SseDecoder, SseEvent};
 use crate::upstream::transport::TransportLink;
 
@@ -45,14 +46,15 @@ impl BodyKind {
 /// The reason why a body could not be read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum BodyError {
-    TooLarge,
+    /// The body or an event is over the limit. The events behind it can be read.
+    TooLarge(OversizeMessage),
     Broken(String),
 }
 
 /// Reads a body of at most `limit` bytes.
 pub(super) async fn read_all(mut body: Incoming, limit: usize) -> Result<Bytes, BodyError> {
     if body.size_hint().lower() > limit as u64 {
-        return Err(BodyError::TooLarge);
+        return Err(BodyError::TooLarge(OversizeMessage::new(body.size_hint().exact(), limit)));
     }
     let mut first = Bytes::new();
     let mut all = BytesMut::new();
@@ -68,11 +70,14 @@ pub(super) async fn read_all(mut body: Incoming, limit: usize) -> Result<Bytes, 
         }
         all.extend_from_slice(&data);
         if all.len() > limit {
-            return Err(BodyError::TooLarge);
+            return Err(BodyError::TooLarge(OversizeMessage::new(None, limit)));
         }
     }
     let whole = if all.is_empty() { first } else { all.freeze() };
-    if whole.len() > limit { Err(BodyError::TooLarge) } else { Ok(whole) }
+    match whole.len() <= limit {
+        true => Ok(whole),
+        false => Err(BodyError::TooLarge(OversizeMessage::new(Some(whole.len() as u64), limit))),
+    }
 }
 
 /// Reads the body of an error response; empty if it cannot be read.
@@ -115,7 +120,7 @@ impl EventBody {
     /// Returns the next event; `None` at the end of the stream.
     pub(super) async fn next(&mut self) -> Result<Option<SseEvent>, BodyError> {
         loop {
-            if let Some(event) = self.events.next_event().map_err(|_| BodyError::TooLarge)? {
+            if let Some(event) = self.events.next_event().map_err(BodyError::TooLarge)? {
                 return Ok(Some(event));
             }
             match self.body.frame().await {
@@ -141,6 +146,7 @@ impl EventBody {
 
     /// Reads to the end of a stream that is about to end, so that its connection can be reused.
     pub(super) async fn drain(mut self) {
-        let _ = timeout(DRAIN_TIMEOUT, async { while let Ok(Some(_)) = self.next().await {} }).await;
+        let draining = async { while let Ok(Some(_)) | Err(BodyError::TooLarge(_)) = self.next().await {} };
+        let _ = timeout(DRAIN_TIMEOUT, draining).await;
     }
 }

@@ -72,7 +72,9 @@ impl HttpConnection {
                 }
                 Ok(Some(_)) => {}
                 Ok(None) => break "its event stream ended".to_owned(),
-                Err(BodyError::TooLarge) => break "it sent an event larger than `limits.message`".to_owned(),
+                Err(BodyError::TooLarge(oversize)) => {
+                    self.link.receive(&Frame::Oversize(oversize), None);
+                }
                 Err(BodyError::Broken(reason)) => break format!("its event stream broke: {reason}"),
             }
         };

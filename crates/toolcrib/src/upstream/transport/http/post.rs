@@ -297,7 +297,7 @@ impl HttpConnection {
 
     pub(super) fn body_error(&self, reason: BodyError) -> RequestEnd {
         match reason {
-            BodyError::TooLarge => RequestEnd::BadReply("it is larger than `limits.message`".to_owned()),
+            BodyError::TooLarge(oversize) => RequestEnd::Failed(self.link.oversize_error(&oversize)),
             BodyError::Broken(reason) => self.errors.connection_broken(&reason),
         }
     }

@@ -270,10 +270,15 @@ impl HttpConnection {
                     was_opened = true;
                     failures = 0;
                     let opened = Instant::now();
-                    while let Ok(Some(event)) = stream.next().await {
+                    loop {
+                        let frame = match stream.next().await {
+                            Ok(Some(event)) => Frame::Line(event.data),
+                            Err(BodyError::TooLarge(oversize)) => Frame::Oversize(oversize),
+                            Ok(None) | Err(_) => break,
+                        };
                         attempts = 0;
-                        if !event.data.is_empty() {
-                            self.link.receive(&Frame::Line(event.data), None);
+                        if frame != Frame::Line(Bytes::new()) {
+                            self.link.receive(&frame, None);
                         }
                     }
                     if opened.elapsed() >= STABLE_AFTER {
@@ -336,7 +341,9 @@ impl HttpConnection {
                 match stream.next().await {
                     Ok(None) => break "the stream ended".to_owned(),
                     Err(BodyError::Broken(reason)) => break reason,
-                    Err(too_large) => return Err(self.body_error(too_large)),
+                    Err(BodyError::TooLarge(oversize)) => {
+                        self.link.receive(&Frame::Oversize(oversize), Some(id));
+                    }
                     Ok(Some(event)) => {
                         resumes = 0;
                         if event.name == "message" && !event.data.is_empty() {
