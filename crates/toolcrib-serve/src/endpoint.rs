@@ -17,6 +17,7 @@ use hyper::header::{ALLOW, CONNECTION, HeaderName, HeaderValue, RETRY_AFTER};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use toolcrib::call::trace_meta;
 use toolcrib::protocol::era::client::{self, DeclaredEra, INITIALIZE, RequestMeta};
+use toolcrib::protocol::framing::OversizeMessage;
 use toolcrib::protocol::json::object::Object;
 use toolcrib::protocol::jsonrpc::{
     ClientMessage, RequestId, ResponsePayload, code, encode_error_response, error_object,
@@ -33,7 +34,7 @@ use crate::client_memory::{MemoryAccount, MemoryClaim};
 use crate::connection_peer::Entrypoint;
 use crate::gateway::ConnectionContext;
 use crate::login_error::insufficient_scope;
-use crate::request_body::{self, BodyLimits, RequestBodyError};
+use crate::request_body::{self, RequestBodyError};
 use crate::resource::profile_scope;
 use crate::response::{self, event_response, json_response};
 use crate::service::{CatalogScope, EndpointScope};
@@ -149,10 +150,8 @@ async fn post(
         Ok(request_headers) => request_headers,
         Err((status, message)) => return error_response(status, None, code::INVALID_REQUEST, message),
     };
-    let limits =
-        BodyLimits { size: conn.gateway.max_body, expects_continue: request_headers.expects_continue };
     let mut claim = MemoryClaim::for_body(conn.memory(&scope.access));
-    let body = match request_body::read(request.body_mut(), &limits, &mut claim).await {
+    let body = match request_body::read(request.body_mut(), conn.gateway.max_body, &mut claim).await {
         Ok(body) => body,
         Err(error) => return unread_body(conn, error, claim.account()),
     };
@@ -211,10 +210,9 @@ fn unread_body(
 ) -> Response<ResponseBody> {
     let refuse = |status, message: &str| error_response(status, None, code::INVALID_REQUEST, message);
     let mut response = match error {
-        RequestBodyError::TooLarge => {
-            let limit = conn.gateway.max_body;
-            let message = format!("the request is too large: at most {limit} bytes are allowed");
-            refuse(StatusCode::PAYLOAD_TOO_LARGE, &message)
+        RequestBodyError::TooLarge(size) => {
+            let oversize = OversizeMessage::new(size, conn.gateway.max_body);
+            refuse(StatusCode::PAYLOAD_TOO_LARGE, &oversize.describe_request())
         }
         RequestBodyError::NoMemory => overloaded(conn, None, &account.refusal("the request was not read")),
         RequestBodyError::Incomplete => refuse(StatusCode::BAD_REQUEST, "the request body is incomplete"),
@@ -222,7 +220,7 @@ fn unread_body(
             refuse(StatusCode::REQUEST_TIMEOUT, "the request body did not arrive in time")
         }
     };
-    if matches!(error, RequestBodyError::TooLarge | RequestBodyError::NoMemory) {
+    if matches!(error, RequestBodyError::TooLarge(_) | RequestBodyError::NoMemory) {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     response

@@ -132,6 +132,11 @@ async fn serve_client(
         // Boxed, so that an idle connection does not hold the memory of this future.
         match Box::pin(http1::serve(&io, &conn, headers_due)).await {
             ConnectionPhaseEnd::Closed => return None,
+            ConnectionPhaseEnd::Unread => {
+                let discarding = Box::pin(io.discard_input());
+                conn.stop.run_until_cancelled(discarding).await;
+                return None;
+            }
             ConnectionPhaseEnd::Detached(response) => {
                 return Some(Box::pin(detached_stream::write(io, *response)));
             }

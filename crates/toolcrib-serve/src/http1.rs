@@ -5,11 +5,11 @@ use std::convert::Infallible;
 use std::future::{Future, pending, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::body::{Body as _, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
@@ -42,6 +42,8 @@ pub(crate) const MAX_LONG_PHASES: usize = 256;
 pub(crate) enum ConnectionPhaseEnd {
     /// The connection is closed.
     Closed,
+    /// The connection is closed for writing, and the client may still send the body of a refused request.
+    Unread,
     /// This response continues without hyper.
     Detached(Box<Response<ResponseBody>>),
     /// No request is in flight.
@@ -61,6 +63,8 @@ struct PhaseState {
     requests: AtomicUsize,
     /// Number of requests whose responses hyper has not taken completely.
     in_flight: AtomicUsize,
+    /// True if the last request was refused before its body was read.
+    has_unread_body: AtomicBool,
 }
 
 impl PhaseState {
@@ -199,10 +203,16 @@ where
             Some(poll_fn(|context| poll_connection(io, &phase, &mut connection, context)).await)
         }
     };
-    end.unwrap_or_else(|| ConnectionPhaseEnd::Idle {
-        served_request: phase.requests.load(Ordering::Relaxed) > 0,
-        partial_request: connection.into_parts().is_some_and(|parts| io.unread(&parts.read_buf)),
-    })
+    match end {
+        Some(ConnectionPhaseEnd::Closed) if phase.has_unread_body.load(Ordering::Relaxed) => {
+            ConnectionPhaseEnd::Unread
+        }
+        Some(end) => end,
+        None => ConnectionPhaseEnd::Idle {
+            served_request: phase.requests.load(Ordering::Relaxed) > 0,
+            partial_request: connection.into_parts().is_some_and(|parts| io.unread(&parts.read_buf)),
+        },
+    }
 }
 
 /// Handles a request of a phase. Does not return if the response is detached from the connection. While the gateway drains, the
@@ -214,6 +224,8 @@ async fn respond_in_phase(
 ) -> Result<Response<CountedBody>, Infallible> {
     let can_detach = DetachedResponse::can_detach(&request);
     let mut response = handle_request(&conn, &mut request).await;
+    let has_unread_body = !response.status().is_success() && !request.body().is_end_stream();
+    guard.0.has_unread_body.store(has_unread_body, Ordering::Relaxed);
     if conn.gateway.draining.is_on() {
         draining::close_connection(&mut response);
     }

@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Sleep, sleep, timeout};
 use toolcrib::util::locks::IgnorePoison as _;
 
 /// Time after which a write without progress fails.
@@ -20,6 +20,13 @@ pub(crate) const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The connection preface of HTTP/2.
 const HTTP2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Bytes of a refused request that are read and discarded.
+const MAX_DISCARDED: u64 = 256 << 20;
+/// Time spent on discarding.
+const DISCARD_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time without input after which the client sends no more.
+const DISCARD_IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Bytes read ahead while a request is processed: pipelined requests.
 const MAX_READ_AHEAD: usize = 16 << 10;
@@ -116,6 +123,22 @@ impl<I: AsyncRead + Unpin> PeekIo<I> {
             }
         }
         false
+    }
+
+    /// Reads and discards the rest of a request that was answered unread, until the client closes the connection. A connection that
+    /// is closed with unread bytes is reset, and the client might not read the response.
+    pub(crate) async fn discard_input(mut self) {
+        let mut buffer = vec![0; 64 << 10];
+        let mut discarded = 0;
+        let discarding = async {
+            while discarded < MAX_DISCARDED
+                && let Ok(Ok(count @ 1..)) = timeout(DISCARD_IDLE_TIMEOUT, self.read(&mut buffer)).await
+            {
+                discarded += count as u64;
+            }
+        };
+        // A client that still sends after that loses the response.
+        let _ = timeout(DISCARD_TIMEOUT, discarding).await;
     }
 
     /// Waits for further bytes; `false` if the connection has ended.

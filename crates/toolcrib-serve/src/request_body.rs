@@ -6,25 +6,20 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::BodyExt as _;
 use hyper::body::{Body, Incoming};
 use tokio::time::timeout;
 
 use crate::client_memory::MemoryClaim;
 use crate::connection_waker::poll_body;
 
-/// Bytes of a body that is refused which are read and discarded, so that the sender can read the response.
-const MAX_DISCARDED: usize = 1 << 20;
-/// Time spent on discarding.
-const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time in which a body must arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The reason why a body was not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RequestBodyError {
-    /// It is larger than allowed.
-    TooLarge,
+    /// It is larger than allowed; its size, if the sender said it.
+    TooLarge(Option<u64>),
     /// Clients use too much memory.
     NoMemory,
     /// The connection ended before the body.
@@ -33,32 +28,18 @@ pub(crate) enum RequestBodyError {
     TimedOut,
 }
 
-/// The limits of one body.
-pub(crate) struct BodyLimits {
-    /// Largest size in bytes.
-    pub(crate) size: usize,
-    /// True if the client waits for `100 Continue` and sends nothing before.
-    pub(crate) expects_continue: bool,
-}
-
-/// Reads a body. Its memory is counted in `claim`; a large body keeps that claim until its last slice is dropped. Some of a body
-/// that is refused is read and discarded, because the sender might not read the response otherwise.
+/// Reads a body of at most `limit` bytes. Its memory is counted in `claim`; a large body keeps that claim until its last slice is
+/// dropped.
 pub(crate) async fn read(
     body: &mut Incoming,
-    limits: &BodyLimits,
+    limit: usize,
     claim: &mut MemoryClaim,
 ) -> Result<Bytes, RequestBodyError> {
-    if body.size_hint().lower() > limits.size as u64 {
-        if !limits.expects_continue {
-            discard(body).await;
-        }
-        return Err(RequestBodyError::TooLarge);
+    let size = body.size_hint();
+    if size.lower() > limit as u64 {
+        return Err(RequestBodyError::TooLarge(size.exact()));
     }
-    let read = read_in_time(read_frames(body, limits.size, claim)).await;
-    if read == Err(RequestBodyError::NoMemory) {
-        discard(body).await;
-    }
-    read
+    read_in_time(read_frames(body, limit, claim)).await
 }
 
 /// Limits the time in which a body arrives. Most bodies arrive with their head and need no timer.
@@ -90,7 +71,7 @@ pub(crate) async fn read_frames(
         // Trailers are ignored.
         let Ok(data) = frame.map_err(|_| RequestBodyError::Incomplete)?.into_data() else { continue };
         if first.len() + all.len() + data.len() > limit {
-            return Err(RequestBodyError::TooLarge);
+            return Err(RequestBodyError::TooLarge(None));
         }
         if !claim.grow(data.len()) {
             return Err(RequestBodyError::NoMemory);
@@ -105,19 +86,6 @@ pub(crate) async fn read_frames(
         all.extend_from_slice(&data);
     }
     Ok(if all.is_empty() { claim.attach_large(first) } else { claim.attach_large(all) })
-}
-
-async fn discard(body: &mut Incoming) {
-    let discarding = async {
-        let mut discarded = 0;
-        while discarded < MAX_DISCARDED
-            && let Some(Ok(frame)) = body.frame().await
-        {
-            discarded += frame.data_ref().map_or(0, Bytes::len);
-        }
-    };
-    // The client may send nothing more.
-    let _ = timeout(DISCARD_TIMEOUT, discarding).await;
 }
 
 #[cfg(test)]

@@ -97,6 +97,11 @@ fn body_above_the_limit_is_refused() {
         .request("tools/call", &json!({"name": "fake__echo", "arguments": {"text": "x".repeat(100_000)}}));
     assert_eq!(large.status, 413);
     assert_eq!(large.code(), Some(-32600), "{}", large.text());
+    assert!(large.text().contains(" bytes, and `limits.body` is 64KiB"), "{}", large.text());
+    // The sender writes all of it before it reads.
+    let huge = http::request(gateway.address, "POST", "/mcp", &[JSON, BOTH], &vec![b'x'; 50_000_000]);
+    assert_eq!(huge.status, 413);
+    assert!(huge.text().contains("the request has 50000000 bytes"), "{}", huge.text());
     let chunk = format!("{:x}\r\n{}\r\n0\r\n\r\n", 100_000, "x".repeat(100_000));
     let headers = [JSON, BOTH, ("Transfer-Encoding", "chunked")];
     let chunked = http::request(gateway.address, "POST", "/mcp", &headers, chunk.as_bytes());

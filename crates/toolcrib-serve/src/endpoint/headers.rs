@@ -57,7 +57,6 @@ struct SentHeaders<'a> {
     accept: Option<&'a HeaderValue>,
     revision: SingleHeader<'a>,
     session_id: SingleHeader<'a>,
-    expects_continue: bool,
 }
 
 impl<'a> SentHeaders<'a> {
@@ -71,7 +70,6 @@ impl<'a> SentHeaders<'a> {
                 "accept" => sent.accept = sent.accept.or(Some(value)),
                 "mcp-protocol-version" => sent.revision = sent.revision.with(value),
                 "mcp-session-id" => sent.session_id = sent.session_id.with(value),
-                "expect" => sent.expects_continue = true,
                 _ => {}
             }
         }
@@ -87,8 +85,6 @@ pub(super) struct RequestHeaders {
     pub(super) unknown_revision: Option<String>,
     /// True if the client accepts an event stream as response.
     pub(super) accepts_events: bool,
-    /// True if the client waits for `100 Continue` before it sends the body.
-    pub(super) expects_continue: bool,
     session_id: Option<HeaderValue>,
 }
 
@@ -132,8 +128,7 @@ impl RequestHeaders {
             SingleHeader::Present(id) => Some(id.clone()),
             SingleHeader::Missing | SingleHeader::Repeated => None,
         };
-        let expects_continue = sent.expects_continue;
-        Ok(Self { revision, unknown_revision, accepts_events, expects_continue, session_id })
+        Ok(Self { revision, unknown_revision, accepts_events, session_id })
     }
 
     /// Returns the id of the session that the request is in.

@@ -48,6 +48,8 @@ async fn bodies_of_all_clients_share_one_memory_limit() {
     let gateway = gateway("", 400_000, 1_000_000);
     let _first = send_part(&gateway, "", 390_000).await;
     let _second = send_part(&gateway, "", 390_000).await;
+    // The clock goes on when all of them have been read.
+    tokio::time::sleep(Duration::from_millis(1)).await;
     let mut third = send_part(&gateway, "", 390_000).await;
     let head = third.read_head().await;
     assert_eq!(status(&head), "503", "{head}");
