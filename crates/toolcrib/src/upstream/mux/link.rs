@@ -108,11 +108,6 @@ impl TransportLink {
         self.inner.relist_queue.report_missed();
     }
 
-    /// Records why the peer is not an MCP server and disconnects. Ignored after the first valid message.
-    pub(in crate::upstream) fn mark_not_mcp(&self, reason: impl Into<String>) {
-        self.inner.mark_not_mcp(reason);
-    }
-
     /// Records that the server speaks HTTP+SSE.
     pub(in crate::upstream) fn mark_legacy_sse(&self) {
         self.inner.legacy_sse.store(true, Ordering::Relaxed);

@@ -40,6 +40,8 @@ impl MuxInner {
         let kind = oversize.kind();
         let has_ended = oversize.end.is_some();
         if kind == OversizeKind::Garbage && !self.has_spoken_mcp.load(Ordering::Relaxed) {
+            let size = oversize.describe("it", &self.message_limit_key());
+            self.mark_not_mcp(format!("it writes a line that is not a message, and {size}"));
             return false;
         }
         if has_ended {

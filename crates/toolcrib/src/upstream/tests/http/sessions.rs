@@ -359,6 +359,8 @@ fn sse_server(endpoint: &'static str) -> impl Fn(&RecordedRequest) -> Reply + Se
                 "initialize" => json!({"protocolVersion": "2024-11-05", "capabilities": {"tools": {}}}),
                 "tools/list" => json!({"tools": [{"name": "echo"}]}),
                 "tools/call" if request.tool() == "die" => Value::Null,
+                "tools/call" if request.tool() == "hold" => return Reply::empty(202),
+                "tools/call" if request.tool() == "large" => json!({"text": "x".repeat(5000)}),
                 "tools/call" => tool_response(request)["result"].clone(),
                 _ => return Reply::empty(202),
             };
@@ -384,6 +386,22 @@ async fn sse_server_is_configured_or_detected() {
         timeout(SECOND * 5, connection.closed()).await.unwrap();
         assert!(connection.exit_error().to_string().contains("event stream ended"));
     }
+}
+
+#[tokio::test]
+async fn oversized_event_costs_only_its_call() {
+    let server = RemoteServer::start(sse_server("/message?s=1")).await;
+    let remote = HttpSpec::new(&server.url).transport(TransportKind::Sse);
+    let limits = ServerLimits { message: 4000, ..ServerLimits::default() };
+    let connection = connect(&ServerSpec::http("remote".parse().unwrap(), remote).limits(limits)).await;
+    let mut calls = JoinSet::new();
+    spawn_held_call(&connection, &mut calls);
+    server.wait_until(|server| server.requests("tools/call").len() == 1).await;
+    let error = call(&connection, "large", json!({})).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BadReply);
+    assert!(error.to_string().contains(" bytes, and `servers.remote.limits.message` is 4000B"), "{error}");
+    assert_eq!(text(echo(&connection).await), "echo");
+    assert_eq!((connection.in_flight(), connection.is_closed()), (1, false));
 }
 
 #[tokio::test]
