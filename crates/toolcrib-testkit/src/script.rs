@@ -1,18 +1,55 @@
 //! `Script`: what a server does when it is called, and `StartMode`: what it does when it is started.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// The steps of one answer, in order. A step that answers, crashes or hangs ends the script; a script without one answers
+/// The steps of one answer, in order. A step that answers, crashes or hangs is the last one; a script without one answers
 /// with an empty result.
+///
+/// # Panics
+/// Every method panics if the script has its last step already, because a further step would never run.
+///
+/// ```should_panic
+/// # use toolcrib_testkit::Script;
+/// Script::new().line("the answer").text("too late");
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(transparent)]
+#[serde(try_from = "Vec<Step>", into = "Vec<Step>")]
 pub struct Script {
     pub(crate) steps: Vec<Step>,
+}
+
+impl TryFrom<Vec<Step>> for Script {
+    type Error = StepAfterAnswer;
+
+    fn try_from(steps: Vec<Step>) -> Result<Self, StepAfterAnswer> {
+        steps.into_iter().try_fold(Self::new(), Self::try_step)
+    }
+}
+
+impl From<Script> for Vec<Step> {
+    fn from(script: Script) -> Self {
+        script.steps
+    }
+}
+
+/// The error of a script with a step that would never run.
+#[derive(Debug)]
+pub(crate) struct StepAfterAnswer {
+    last: Step,
+    further: Step,
+}
+
+impl fmt::Display for StepAfterAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { last, further } = self;
+        write!(f, "the step {further:?} would never run, because {last:?} ends the script")
+    }
 }
 
 /// One step of a script. The names are those of the JSON form.
@@ -50,43 +87,82 @@ pub(crate) enum Step {
     Crash,
 }
 
+impl Step {
+    /// Returns whether the script goes on after this step.
+    fn goes_on(&self) -> bool {
+        match self {
+            Self::WaitMs(_)
+            | Self::Progress { .. }
+            | Self::Log(_)
+            | Self::Notify { .. }
+            | Self::AddTool(_)
+            | Self::Ask { .. } => true,
+            Self::Text(_)
+            | Self::ToolError(_)
+            | Self::Result(_)
+            | Self::Error { .. }
+            | Self::Response
+            | Self::Arguments
+            | Self::Line(_)
+            | Self::Hang
+            | Self::Crash => false,
+        }
+    }
+}
+
 impl Script {
     /// Creates a script without steps.
     pub fn new() -> Self {
         Self::default()
     }
 
-    fn step(mut self, step: Step) -> Self {
+    #[track_caller]
+    fn step(self, step: Step) -> Self {
+        match self.try_step(step) {
+            Ok(script) => script,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn try_step(mut self, step: Step) -> Result<Self, StepAfterAnswer> {
+        if let Some(last) = self.steps.pop_if(|last| !last.goes_on()) {
+            return Err(StepAfterAnswer { last, further: step });
+        }
         self.steps.push(step);
-        self
+        Ok(self)
     }
 
     /// Waits, in whole milliseconds.
     #[must_use]
+    #[track_caller]
     pub fn wait(self, duration: Duration) -> Self {
         self.step(Step::WaitMs(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)))
     }
 
     /// Reports progress, if the client asked for it.
     #[must_use]
+    #[track_caller]
     pub fn progress(self, progress: u64, total: u64) -> Self {
         self.step(Step::Progress { progress, total })
     }
 
     /// Sends a log message to the client.
     #[must_use]
+    #[track_caller]
     pub fn log(self, text: impl Into<String>) -> Self {
         self.step(Step::Log(text.into()))
     }
 
     /// Sends any notification.
     #[must_use]
+    #[track_caller]
     pub fn notify(self, method: impl Into<String>, params: Value) -> Self {
         self.step(Step::Notify { method: method.into(), params })
     }
 
     /// Adds a tool that answers with its arguments, and announces that the list of tools changed.
     #[must_use]
+    #[track_caller]
     pub fn add_tool(self, name: impl Into<String>) -> Self {
         self.step(Step::AddTool(name.into()))
     }
@@ -94,12 +170,14 @@ impl Script {
     /// Asks the client with any method, and waits for its response. In the
     /// stateless era the answer of the call is the question, and the script goes on when the client calls again.
     #[must_use]
+    #[track_caller]
     pub fn ask(self, method: impl Into<String>, params: Value) -> Self {
         self.step(Step::Ask { method: method.into(), params })
     }
 
     /// Asks the user a question without fields, through the client.
     #[must_use]
+    #[track_caller]
     pub fn elicit(self, message: &str) -> Self {
         let schema = json!({"type": "object", "properties": {}});
         self.ask("elicitation/create", json!({"message": message, "requestedSchema": schema}))
@@ -107,6 +185,7 @@ impl Script {
 
     /// Asks the model of the client to continue after a text.
     #[must_use]
+    #[track_caller]
     pub fn sample(self, text: &str) -> Self {
         let message = json!({"role": "user", "content": {"type": "text", "text": text}});
         self.ask("sampling/createMessage", json!({"messages": [message], "maxTokens": 100}))
@@ -114,60 +193,71 @@ impl Script {
 
     /// Asks the client for its roots.
     #[must_use]
+    #[track_caller]
     pub fn list_roots(self) -> Self {
         self.ask("roots/list", json!({}))
     }
 
     /// Answers with a text.
     #[must_use]
+    #[track_caller]
     pub fn text(self, text: impl Into<String>) -> Self {
         self.step(Step::Text(text.into()))
     }
 
     /// Answers with a text as the error of the tool: a result with `isError`.
     #[must_use]
+    #[track_caller]
     pub fn tool_error(self, text: impl Into<String>) -> Self {
         self.step(Step::ToolError(text.into()))
     }
 
     /// Answers with this result.
     #[must_use]
+    #[track_caller]
     pub fn result(self, result: Value) -> Self {
         self.step(Step::Result(result))
     }
 
     /// Answers with a JSON-RPC error.
     #[must_use]
+    #[track_caller]
     pub fn error(self, code: i64, message: impl Into<String>) -> Self {
         self.step(Step::Error { code, message: message.into() })
     }
 
     /// Answers with the client's response to the last question, as JSON text.
     #[must_use]
+    #[track_caller]
     pub fn response(self) -> Self {
         self.step(Step::Response)
     }
 
     /// Answers with the arguments of the call, as JSON text.
     #[must_use]
+    #[track_caller]
     pub fn arguments(self) -> Self {
         self.step(Step::Arguments)
     }
 
-    /// Writes this line instead of an answer; `$ID` in it is replaced by the id of the request. It need not be JSON.
+    /// Answers with this line as it is, which ends the script like any other answer; `$ID` in it is replaced by the id of the
+    /// request. It need not be JSON, and several lines may be joined with `\n`: `line("noise\n{…}")`.
     #[must_use]
+    #[track_caller]
     pub fn line(self, line: impl Into<String>) -> Self {
         self.step(Step::Line(line.into()))
     }
 
     /// Never answers.
     #[must_use]
+    #[track_caller]
     pub fn hang(self) -> Self {
         self.step(Step::Hang)
     }
 
     /// Ends the server without an answer. A child process exits with status 101.
     #[must_use]
+    #[track_caller]
     pub fn crash(self) -> Self {
         self.step(Step::Crash)
     }

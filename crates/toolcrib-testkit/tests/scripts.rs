@@ -218,3 +218,39 @@ fn invalid_script_is_reported_with_status_64() {
     assert_eq!(output.status.code(), Some(64));
     assert!(String::from_utf8_lossy(&output.stderr).contains("unknown field `tool`"));
 }
+
+#[test]
+fn step_after_the_answer_is_refused() {
+    let endings: [(&str, fn(Script) -> Script); 9] = [
+        ("Text", |script| script.text("a")),
+        ("ToolError", |script| script.tool_error("a")),
+        ("Result", |script| script.result(json!({}))),
+        ("Error", |script| script.error(-1, "a")),
+        ("Response", Script::response),
+        ("Arguments", Script::arguments),
+        ("Line", |script| script.line("noise")),
+        ("Hang", Script::hang),
+        ("Crash", Script::crash),
+    ];
+    for (name, end) in endings {
+        for further in [|script: Script| script.log("b"), |script: Script| script.text("ok")] {
+            let script = end(Script::new().log("before"));
+            let built = std::panic::catch_unwind(|| further(script));
+            let panic = built.expect_err(name);
+            let message = panic.downcast_ref::<String>().unwrap();
+            assert!(message.contains("would never run") && message.contains(name), "{name}: {message}");
+        }
+    }
+}
+
+#[test]
+fn parsed_script_with_a_step_after_the_answer_is_refused() {
+    let script: Script = serde_json::from_value(json!([{"log": "a"}, {"line": "b"}])).unwrap();
+    assert_eq!(script, Script::new().log("a").line("b"));
+    assert_eq!(serde_json::to_value(&script).unwrap(), json!([{"log": "a"}, {"line": "b"}]));
+    let error = serde_json::from_value::<Script>(json!([{"line": "noise"}, {"text": "ok"}])).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the step Text(\"ok\") would never run, because Line(\"noise\") ends the script"
+    );
+}
