@@ -70,8 +70,12 @@ impl KeptLease {
     }
 
     /// Keeps the lease on an instance of one client if the outcome of its call asks for input, and releases it otherwise.
-    fn keep_or_release(&mut self, lease: Lease, call: &Call, outcome: &Result<Outcome, Error>) {
-        if call.client.era == Era::Stateless
+    /// After a failure, waits until the status of the server shows it.
+    async fn keep_or_release(&mut self, lease: Lease, call: &Call, outcome: &Result<Outcome, Error>) {
+        if outcome.is_err() {
+            // Boxed to keep the future of a call small.
+            Box::pin(lease.release_after_failure()).await;
+        } else if call.client.era == Era::Stateless
             && lease.is_for_one_client()
             && outcome.as_ref().is_ok_and(requires_input)
         {
@@ -205,7 +209,7 @@ async fn send_to_server(
     call.sent_late |= is_late;
     flight.into_iter().for_each(SingleFlight::mark_sent);
     let outcome = lease.send(call, &target.name, started).await;
-    kept.keep_or_release(lease, call, &outcome);
+    kept.keep_or_release(lease, call, &outcome).await;
     match outcome {
         Err(error) if retry::may_retry(router, &error, call, target) => {
             Box::pin(retry::retry(router, call, target, flight, kept, error, started)).await

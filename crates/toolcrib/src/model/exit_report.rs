@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::model::failure_class::FailureClass;
+
 /// Exit status and stderr tail of a server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -66,6 +68,15 @@ impl ExitReport {
     /// Returns the exit as text.
     pub fn exit_text(&self) -> String {
         self.exit.map_or_else(|| "stdout closed".to_owned(), |exit| exit.to_string())
+    }
+
+    /// Returns the failure class of a server that ended by itself.
+    pub(crate) fn failure_class(&self) -> FailureClass {
+        match self.exit {
+            Some(ProcessExit::ShimKilled) => FailureClass::ShimKilled,
+            Some(ProcessExit::Disconnected) => FailureClass::Unreachable,
+            _ => FailureClass::Crashed,
+        }
     }
 
     /// Returns a hint for package launchers that find no such package, or miss environment variables, which are not passed by default.

@@ -81,7 +81,7 @@ pub(super) async fn retry(
         let mut lease = lease?;
         flight.into_iter().for_each(SingleFlight::mark_sent);
         let outcome = lease.send(call, &target.name, started).await;
-        kept.keep_or_release(lease, call, &outcome);
+        kept.keep_or_release(lease, call, &outcome).await;
         outcome
     };
     retried.await.map_err(|error| if may_have_run { error.mark_maybe_sent() } else { error })

@@ -78,6 +78,8 @@ pub(super) struct Actor {
     lease_waiters: Vec<LeaseRequest>,
     /// Answered when the server's processes have ended.
     stop_waiters: Vec<oneshot::Sender<()>>,
+    /// Answered when the status shows the failures that were reported.
+    failure_waiters: Vec<oneshot::Sender<()>>,
     /// Tracks processes and tasks of the server that have not ended yet.
     live_processes: TaskTracker,
     /// Held until the server's processes have ended.
@@ -121,6 +123,7 @@ impl Actor {
             failure: None,
             lease_waiters: Vec::new(),
             stop_waiters: Vec::new(),
+            failure_waiters: Vec::new(),
             live_processes: TaskTracker::new(),
             slot: None,
             metrics: records.metrics,

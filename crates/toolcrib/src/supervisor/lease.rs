@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use super::breaker::CallHealth;
@@ -51,6 +51,8 @@ pub(super) struct ReleaseReport {
     pub(super) timed_out: bool,
     /// True if the gate stays closed until the actor has seen this.
     pub(super) has_failed: bool,
+    /// Answered when the status of the server shows the failure.
+    pub(super) failure_shown: Option<oneshot::Sender<()>>,
 }
 
 /// A claim on a running server. Dropping it releases the server.
@@ -70,6 +72,8 @@ pub(crate) struct Lease {
     released_at: Option<Instant>,
     /// End time of the last call, unless that was not sent.
     last_call_ended: Option<Instant>,
+    /// Answered when the status of the server shows the failure of the call.
+    failure_shown: Option<oneshot::Sender<()>>,
     /// The items that may be used, if the server is pinned strictly.
     pinned_items: Option<PinnedItems>,
     mailbox: Arc<Mailbox>,
@@ -92,6 +96,7 @@ impl Lease {
             timed_out: false,
             released_at: None,
             last_call_ended: None,
+            failure_shown: None,
             pinned_items,
             mailbox,
         }
@@ -120,6 +125,26 @@ impl Lease {
     /// Releases the server right after a call. The end of the call is the time of the release, which saves a look at the clock.
     pub(crate) fn release_after_call(mut self) {
         self.released_at = self.last_call_ended;
+    }
+
+    /// Releases the server right after a call that failed, and waits until its status shows the failure.
+    pub(crate) async fn release_after_failure(mut self) {
+        let server = self.server.clone();
+        let (sender, failure_shown) = oneshot::channel();
+        self.failure_shown = Some(sender);
+        self.release_after_call();
+        let mut snapshot = server.snapshot.clone();
+        let is_left = |snapshot: &Snapshot| !std::ptr::eq(snapshot.leased.as_ptr(), Arc::as_ptr(&server));
+        // The release is not reported, or the actor has ended, if one of them fails.
+        let left = snapshot.wait_for(is_left);
+        if server.connection.is_closed() {
+            let _ = left.await;
+            return;
+        }
+        tokio::select! {
+            _ = failure_shown => {}
+            _ = left => {}
+        }
     }
 
     /// Releases the server and reports it as healthy.
@@ -233,6 +258,7 @@ impl Drop for Lease {
                 is_probe: self.is_probe,
                 timed_out,
                 has_failed,
+                failure_shown: self.failure_shown.take(),
             };
             // Fails if the actor has ended, which needs no report.
             let _ = self.mailbox.send(ActorCommand::Release(report));

@@ -30,7 +30,7 @@ use crate::call::client_handlers::ClientHandlers;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::event::ServerNotification;
 use crate::model::exit_report::ExitReport;
-use crate::model::failure_class::Delivery;
+use crate::model::failure_class::{Delivery, FailureClass};
 use crate::observer::event_channel::EventChannel;
 use crate::protocol::era::client::PING;
 use crate::protocol::framing::replace_line_breaks;
@@ -458,15 +458,18 @@ impl MuxInner {
             let error = reason.with_exit_report(report);
             return if not_sent { error.mark_not_sent() } else { error };
         }
-        let message = match (was_stopped, not_sent) {
+        let server = &self.server;
+        let (message, class) = match (was_stopped, not_sent) {
             _ if self.hung.load(Ordering::Relaxed) => {
-                format!("`{}` hung: it answered neither a call nor a ping, and was replaced", self.server)
+                let message = "hung: it answered neither a call nor a ping, and was replaced";
+                (format!("`{server}` {message}"), Some(FailureClass::Hung))
             }
-            (true, _) => format!("`{}` was stopped", self.server),
-            (false, true) => format!("`{}` is gone: {report}", self.server),
-            (false, false) => format!("`{}` died: {report}", self.server),
+            (true, _) => (format!("`{server}` was stopped"), None),
+            (false, true) => (format!("`{server}` is gone: {report}"), Some(report.failure_class())),
+            (false, false) => (format!("`{server}` died: {report}"), Some(report.failure_class())),
         };
-        let error = Error::new(ErrorKind::Lost, message).with_server(&self.server).with_exit_report(report);
+        let error = Error::new(ErrorKind::Lost, message).with_server(server).with_exit_report(report);
+        let error = class.into_iter().fold(error, Error::with_class);
         if not_sent { error.mark_not_sent() } else { error }
     }
 }

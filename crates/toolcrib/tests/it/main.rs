@@ -16,6 +16,7 @@ mod delayed_store;
 mod discovery;
 mod embedder_input;
 mod embedder_panics;
+mod failure_status;
 #[path = "../../src/supervisor/actor/fake.rs"]
 #[expect(dead_code, reason = "the rest is used by the unit tests of connections")]
 mod fake;

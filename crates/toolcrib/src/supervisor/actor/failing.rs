@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 
 use super::*;
 use crate::model::caller::Caller;
-use crate::model::exit_report::ProcessExit;
+use crate::model::exit_report::ExitReport;
 use crate::model::failure_class::Treatment;
 use crate::model::hint::Hint;
 use crate::util::format::format_duration;
@@ -214,9 +214,10 @@ impl Actor {
 
     /// Applies the treatment of the failure's class to a server that had been up for `uptime`.
     pub(super) fn handle_failure(&mut self, error: Error, uptime: Duration) -> AfterStop {
-        let class = match (error.class(), error.exit_report().and_then(|report| report.exit)) {
-            (None | Some(FailureClass::Crashed), Some(ProcessExit::ShimKilled)) => FailureClass::ShimKilled,
-            (class, _) => class.unwrap_or(FailureClass::Crashed),
+        let by_exit = error.exit_report().map_or(FailureClass::Crashed, ExitReport::failure_class);
+        let class = match error.class() {
+            None | Some(FailureClass::Crashed) => by_exit,
+            Some(class) => class,
         };
         let error = error.with_class(class);
         self.set_last_error(&error);

@@ -21,6 +21,7 @@ pub(super) struct UpdatedListing {
 impl Actor {
     /// Returns the next event of a running server. New listings are recorded on the way.
     pub(super) async fn next_event(&mut self, server: &mut RunningServer) -> ActorEvent {
+        self.confirm_failures();
         loop {
             if server.recycle_when_idle && self.close_if_idle(server) {
                 return ActorEvent::Recycle;
@@ -70,7 +71,8 @@ impl Actor {
                     server.gate().set_open(false);
                     server.gate().failure_seen();
                 }
-                let ReleaseReport { health, caller, is_probe, .. } = release;
+                let ReleaseReport { health, caller, is_probe, failure_shown, .. } = release;
+                self.failure_waiters.extend(failure_shown);
                 Some(ActorEvent::Released { health, caller, is_probe })
             }
             ActorCommand::Watched { generation, event } if generation == self.generation => {
@@ -511,8 +513,13 @@ impl Actor {
         self.last_error = Some(last_error);
     }
 
+    /// Answers the calls whose failures have been counted and published.
+    fn confirm_failures(&mut self) {
+        self.failure_waiters.drain(..).for_each(confirm);
+    }
+
     /// Writes the state to the snapshot that handles read.
-    pub(super) fn publish(&self, state: &ActorState) {
+    pub(super) fn publish(&mut self, state: &ActorState) {
         let (name, server, ends_at) = match state {
             ActorState::Asleep => (ServerState::Asleep, None, None),
             ActorState::Starting => (ServerState::Starting, None, None),
@@ -538,5 +545,6 @@ impl Actor {
             snapshot.last_error.clone_from(&self.last_error);
             snapshot.failure.clone_from(&self.failure);
         });
+        self.confirm_failures();
     }
 }
