@@ -280,11 +280,6 @@ impl Catalog {
         })
     }
 
-    /// Returns the listing of a server that the catalog was built from.
-    pub(crate) fn listing(&self, server: &ServerId) -> Option<&Arc<Listing>> {
-        self.servers.get(server)?.listing.as_ref()
-    }
-
     /// Returns whether the catalog contains this server.
     pub(crate) fn has_server(&self, server: &ServerId) -> bool {
         self.servers.contains_key(server)

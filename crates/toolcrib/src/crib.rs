@@ -3,6 +3,7 @@
 mod adhoc;
 mod build_error;
 mod builder;
+mod catalog_publisher;
 mod discovery;
 mod executor;
 mod freshness;
@@ -68,6 +69,7 @@ use crate::util::format;
 use crate::util::locks::IgnorePoison as _;
 pub use build_error::BuildError;
 pub use builder::CribBuilder;
+use catalog_publisher::CatalogPublisher;
 pub use discovery::Discovery;
 pub use freshness::ListFreshness;
 pub use lease::{LeaseOptions, ServerLease};
@@ -92,6 +94,7 @@ pub struct Crib {
 
 struct CribInner {
     router: Arc<CallRouter>,
+    catalog_publisher: CatalogPublisher,
     /// State that other cribs may share.
     store: Arc<dyn Store>,
     /// Calls that wait for input from a stateless client.

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::build_error::{BuildError, check_supported};
+use super::catalog_publisher::{CatalogPublisher, spawn_catalog_publisher};
 use super::handlers::{ClientOptions, spawn_notification_handler};
 use super::saved_usage::SavedUsageFile;
 use super::{Crib, CribInner, LISTINGS_FOLDER, ToolSearch};
@@ -368,6 +369,7 @@ impl CribBuilder {
         let listing_wait = self.listing_wait.unwrap_or(DEFAULT_LISTING_WAIT);
         let discoverer = Discoverer::new(&registry, &services, listing_wait, self.first_listing);
         let (catalog_sender, catalog) = watch::channel(Arc::new(Catalog::build(1, &registry.listings())));
+        let catalog_sender = Arc::new(catalog_sender);
         if registry.has_unlisted_process() {
             // The first list starts them together.
             services.spawner.start_fork_server(&services.tasks);
@@ -382,6 +384,7 @@ impl CribBuilder {
         let router = super::logins::with_in_band_logins(router, self.login_starter, &stop_tasks);
         let inner = Arc::new(CribInner {
             router: Arc::new(router),
+            catalog_publisher: CatalogPublisher::new(&catalog_sender),
             suspended: Arc::new(
                 SuspendedCalls::new(store.clone(), self.signing_key, services.tasks.clone())
                     .with_replica(self.replica.map(Arc::new)),
@@ -535,7 +538,7 @@ fn spawn_usage_writer(inner: &CribInner, saved: &SavedUsageFile) {
 fn spawn_watchers(
     inner: &Arc<CribInner>,
     notices: Option<StoreNotices>,
-    catalog: watch::Sender<Arc<Catalog>>,
+    catalog: Arc<watch::Sender<Arc<Catalog>>>,
 ) {
     if let Some(notices) = notices {
         notices.spawn_watchers(&inner.router.services, &inner.stop_tasks);
@@ -555,37 +558,4 @@ fn spawn_memory_watch(inner: &CribInner) {
     };
     let watch = memory_watch::watch(servers, inner.capacity.subscribe(), inner.stop_tasks.clone());
     inner.router.services.tasks.spawn_boxed(watch);
-}
-
-/// Tools above which a catalog is built on a blocking thread, so that calls go on meanwhile.
-const LARGE_CATALOG: usize = 1000;
-
-/// Spawns the task that publishes a new catalog when a listing changes. The task holds the crib weakly and ends with it.
-fn spawn_catalog_publisher(inner: &Arc<CribInner>, catalog: watch::Sender<Arc<Catalog>>) {
-    let weak = Arc::downgrade(inner);
-    let changes = inner.router.services.listing_changes.clone();
-    let stop = inner.stop_tasks.clone();
-    inner.router.services.tasks.spawn_boxed(async move {
-        let expects_listings =
-            || weak.upgrade().is_some_and(|inner| inner.router.discoverer.expects_listings());
-        loop {
-            let change_count = tokio::select! {
-                count = changes.next(expects_listings) => count,
-                () = catalog.closed() => return,
-                () = stop.cancelled() => return,
-            };
-            let Some(inner) = weak.upgrade() else { return };
-            let revision = catalog.borrow().revision() + 1;
-            let is_large = inner.router.registry.count_tools() > LARGE_CATALOG;
-            let build = move || Catalog::build(revision, &inner.router.registry.listings());
-            let built = if is_large { tokio::task::spawn_blocking(build).await } else { Ok(build()) };
-            match built {
-                Ok(built) => {
-                    catalog.send_replace(Arc::new(built));
-                    changes.mark_applied(change_count);
-                }
-                Err(error) => tracing::error!(%error, "cannot build the catalog"),
-            }
-        }
-    });
 }

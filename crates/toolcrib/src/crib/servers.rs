@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use super::{BuildError, Crib, Settings};
 use crate::model::caller::Caller;
 use crate::model::error::{Error, ErrorKind};
-use crate::registry::{self, AppliedRoster, RosterChanges};
+use crate::registry::{self, AppliedRoster, Registry, RosterChanges};
 use crate::spec::{Roster, ServerId, ServerSpec};
 
 impl Crib {
@@ -49,7 +49,7 @@ impl Crib {
     /// The settings are in force when this is first polled; dropping the future only skips waiting.
     pub async fn apply(&self, settings: Settings) -> Result<RosterChanges, Error> {
         let applied = self.set_all(settings)?;
-        Ok(self.wait_for_boot(applied).await)
+        Ok(wait_for_boot(applied).await)
     }
 
     /// Like [`Crib::apply`], without waiting for servers that start at boot. Their failures are in [`Crib::status`] and
@@ -62,7 +62,6 @@ impl Crib {
     /// As [`Crib::apply`].
     pub async fn apply_without_boot(&self, settings: Settings) -> Result<RosterChanges, Error> {
         let applied = self.set_all(settings)?;
-        self.wait_until_listed(&applied.changes).await;
         Ok(applied.changes)
     }
 
@@ -76,8 +75,8 @@ impl Crib {
     pub async fn apply_roster(&self, roster: Roster) -> Result<RosterChanges, Error> {
         self.check_open()?;
         roster.servers().try_for_each(check_supported)?;
-        let applied = self.router().registry.apply(roster)?;
-        Ok(self.wait_for_boot(applied).await)
+        let applied = self.change_servers(|registry| registry.apply(roster))?;
+        Ok(wait_for_boot(applied).await)
     }
 
     /// Adds one server and leaves the others as they are. If it starts at boot, waits for its start as [`Crib::apply`]
@@ -110,8 +109,8 @@ impl Crib {
     pub async fn add(&self, spec: ServerSpec) -> Result<RosterChanges, Error> {
         self.check_open()?;
         check_supported(&spec)?;
-        let applied = self.router().registry.add(spec)?;
-        Ok(self.wait_for_boot(applied).await)
+        let applied = self.change_servers(|registry| registry.add(spec))?;
+        Ok(wait_for_boot(applied).await)
     }
 
     /// Changes the server of this name, or adds it, and leaves the others as they are. A changed server is treated as by
@@ -126,8 +125,8 @@ impl Crib {
     pub async fn replace(&self, spec: ServerSpec) -> Result<RosterChanges, Error> {
         self.check_open()?;
         check_supported(&spec)?;
-        let applied = self.router().registry.replace(spec)?;
-        Ok(self.wait_for_boot(applied).await)
+        let applied = self.change_servers(|registry| registry.replace(spec))?;
+        Ok(wait_for_boot(applied).await)
     }
 
     /// Removes one server and leaves the others as they are. Its calls in flight are finished in the background.
@@ -138,8 +137,9 @@ impl Crib {
     /// # Cancel safety
     /// As [`Crib::apply`].
     pub async fn remove(&self, server: &ServerId) -> Result<RosterChanges, Error> {
-        let applied = self.check_open().and_then(|()| self.router().registry.remove(server))?;
-        Ok(self.wait_for_boot(applied).await)
+        self.check_open()?;
+        let applied = self.change_servers(|registry| registry.remove(server))?;
+        Ok(wait_for_boot(applied).await)
     }
 
     /// Returns whether the rules let a caller use everything of a server. If not, requests that no rule can describe are denied.
@@ -194,7 +194,7 @@ impl Crib {
         self.set_capacity(capacity);
         // What was wrong with a server may have been corrected outside of the settings.
         self.router().discoverer.renew_all();
-        self.router().registry.apply(roster)
+        self.change_servers(|registry| registry.apply(roster))
     }
 
     /// Returns an error if the crib is shut down, or is being shut down.
@@ -205,22 +205,26 @@ impl Crib {
         }
     }
 
-    /// Publishes the catalog of a changed roster and waits for it.
-    async fn wait_until_listed(&self, changes: &RosterChanges) {
-        self.router().services.listing_changes.report();
-        self.router().discoverer.roster_changed(changes);
+    /// Changes the servers. The catalog has the change when this returns.
+    fn change_servers(
+        &self,
+        change: impl FnOnce(&Registry) -> Result<AppliedRoster, Error>,
+    ) -> Result<AppliedRoster, Error> {
+        let router = self.router();
+        let applied = change(&router.registry)?;
+        router.discoverer.roster_changed(&applied.changes);
         // The memory limits of servers may have changed.
         self.inner.capacity.send_modify(|_| ());
-        self.router().wait_until_applied(changes).await;
+        self.inner.catalog_publisher.publish(router);
+        Ok(applied)
     }
+}
 
-    /// Waits for the catalog and for the servers that start because of the change.
-    async fn wait_for_boot(&self, applied: AppliedRoster) -> RosterChanges {
-        let AppliedRoster { mut changes, booting } = applied;
-        self.wait_until_listed(&changes).await;
-        changes.failed = registry::failed_starts(booting).await;
-        changes
-    }
+/// Waits for the servers that start because of a change.
+async fn wait_for_boot(applied: AppliedRoster) -> RosterChanges {
+    let AppliedRoster { mut changes, booting } = applied;
+    changes.failed = registry::failed_starts(booting).await;
+    changes
 }
 
 /// Fails if the server cannot be reached by this build of the library.

@@ -27,7 +27,7 @@ use crate::model::target::Target;
 use crate::pipeline::discovery::Discoverer;
 use crate::pipeline::task_owners::TaskOwners;
 use crate::protocol::versions::Era;
-use crate::registry::{RegisteredServer, Registry, RosterChanges};
+use crate::registry::{RegisteredServer, Registry};
 use crate::spec::{FirstListingWait, ServerId};
 use crate::supervisor::SupervisorServices;
 use crate::util::panics;
@@ -424,21 +424,6 @@ impl CallRouter {
             }
             _ => Err(catalog.add_suggestion(error, &call.selector)),
         }
-    }
-
-    /// Waits until the catalog reflects a new roster.
-    pub(crate) async fn wait_until_applied(&self, changes: &RosterChanges) {
-        let mut catalog = self.catalog.clone();
-        let is_current = |catalog: &Arc<Catalog>| {
-            let enabled = self.registry.enabled();
-            let all_added = enabled.iter().all(|entry| catalog.has_server(&entry.spec().id));
-            let is_removed =
-                |server: &ServerId| !catalog.has_server(server) || self.registry.get(server).is_some();
-            let is_updated = |server: &ServerId| self.registry.is_listed_in(server, catalog);
-            all_added && changes.removed.iter().all(is_removed) && changes.changed.iter().all(is_updated)
-        };
-        // An error means that the crib is being dropped.
-        let _ = catalog.wait_for(is_current).await;
     }
 }
 

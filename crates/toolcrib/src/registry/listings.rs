@@ -8,7 +8,6 @@ use tokio::time::Instant;
 use super::{RegisteredServer, Registry};
 use crate::access::pins::withheld_error;
 use crate::call::Call;
-use crate::catalog::Catalog;
 use crate::catalog::public_name::public_name;
 use crate::model::caller::Caller;
 use crate::model::error::Error;
@@ -107,13 +106,6 @@ impl Registry {
         let mut listings = self.listings();
         listings.extend(own_listings.into_iter().map(|(server, own)| (server, Some(own))));
         Some(listings)
-    }
-
-    /// Returns whether a catalog has the visible listing of a server. True if the server is not enabled.
-    pub(crate) fn is_listed_in(&self, server: &ServerId, catalog: &Catalog) -> bool {
-        let Some(Ok(entry)) = self.get(server) else { return true };
-        let listing = entry.listing().map(|listing| self.visible_listing(entry.spec(), listing));
-        catalog.listing(server) == listing.as_ref()
     }
 
     /// Adds the configured tool names and pin states to a listing, and removes what is withheld.

@@ -49,19 +49,28 @@ impl ChangeCounter {
             }
             // What was deferred may have been applied with another change.
             if !self.is_applied() {
-                return self.reported.load(Ordering::Acquire);
+                return self.reported();
             }
         }
     }
 
+    /// Returns the number of changes so far.
+    pub(crate) fn reported(&self) -> u64 {
+        self.reported.load(Ordering::Acquire)
+    }
+
     /// Records that the first `count` changes have taken effect.
     pub(crate) fn mark_applied(&self, count: u64) {
-        self.applied.send_replace(count);
+        self.applied.send_if_modified(|applied| {
+            let is_later = *applied < count;
+            *applied = count.max(*applied);
+            is_later
+        });
     }
 
     /// Returns whether all changes have taken effect.
     pub(crate) fn is_applied(&self) -> bool {
-        *self.applied.borrow() >= self.reported.load(Ordering::Acquire)
+        *self.applied.borrow() >= self.reported()
     }
 
     /// Ends the deferral of changes that were reported before.
@@ -73,7 +82,7 @@ impl ChangeCounter {
 
     /// Waits until all changes that were reported before have taken effect.
     pub(crate) async fn wait_until_applied(&self) {
-        let count = self.reported.load(Ordering::Acquire);
+        let count = self.reported();
         self.apply_now();
         // `self` holds the sender, so this cannot fail.
         let _ = self.applied.subscribe().wait_for(|applied| *applied >= count).await;

@@ -40,6 +40,7 @@ mod refused_starts;
 mod registration;
 mod reload;
 mod restart_budget;
+mod roster_in_force;
 mod routing;
 mod runtimes;
 mod search;
