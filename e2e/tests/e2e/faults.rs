@@ -84,8 +84,8 @@ async fn long_line_costs_only_its_call() {
         let neighbour = crib.clone();
         neighbours.spawn(async move { text(&neighbour, "fake", "sleep", &json!({"ms": 3000})).await });
         eventually("the neighbour is in flight", || status(&crib, "fake").in_flight == 1).await;
-        let reply = call(&crib, "fake", "reply", &json!({"form": form, "bytes": bytes}));
-        let error = timeout(WAIT_LIMIT, reply).await.unwrap().unwrap_err();
+        let arguments = json!({"form": form, "bytes": bytes});
+        let error = timeout(WAIT_LIMIT, call(&crib, "fake", "reply", &arguments)).await.unwrap().unwrap_err();
         assert_eq!(neighbours.join_next().await.unwrap().unwrap(), "slept", "{form}");
         assert_eq!(text(&crib, "fake", "echo", &json!({"text": form})).await, form);
         error
@@ -99,8 +99,8 @@ async fn long_line_costs_only_its_call() {
         let size: usize = size.rsplit(' ').next().unwrap().parse().unwrap();
         assert!((bytes..bytes + 100).contains(&size), "{text}");
     }
-    let reply = call(&crib, "fake", "reply", &json!({"form": "output", "bytes": 34_000_000}));
-    let error = timeout(WAIT_LIMIT, reply).await.unwrap().unwrap_err();
+    let arguments = json!({"form": "output", "bytes": 34_000_000});
+    let error = timeout(WAIT_LIMIT, call(&crib, "fake", "reply", &arguments)).await.unwrap().unwrap_err();
     assert!(error.to_string().contains("after a line of 34000000 bytes that is not a message"), "{error}");
     let status = status(&crib, "fake");
     assert_eq!((status.generation, status.restarts), (1, 0), "the process was not restarted");
