@@ -5,7 +5,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 
 /// The steps of one answer, in order. A step that answers, crashes or hangs is the last one; a script without one answers
@@ -19,23 +20,17 @@ use serde_json::{Value, json};
 /// Script::new().line("the answer").text("too late");
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "Vec<Step>", into = "Vec<Step>")]
+#[serde(transparent)]
 pub struct Script {
+    #[serde(deserialize_with = "parse_steps")]
     pub(crate) steps: Vec<Step>,
 }
 
-impl TryFrom<Vec<Step>> for Script {
-    type Error = StepAfterAnswer;
-
-    fn try_from(steps: Vec<Step>) -> Result<Self, StepAfterAnswer> {
-        steps.into_iter().try_fold(Self::new(), Self::try_step)
-    }
-}
-
-impl From<Script> for Vec<Step> {
-    fn from(script: Script) -> Self {
-        script.steps
-    }
+/// Parses the steps of a script, and refuses those that would never run.
+fn parse_steps<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Step>, D::Error> {
+    let steps = Vec::<Step>::deserialize(deserializer)?;
+    let script = steps.into_iter().try_fold(Script::new(), Script::try_step);
+    script.map(|script| script.steps).map_err(D::Error::custom)
 }
 
 /// The error of a script with a step that would never run.

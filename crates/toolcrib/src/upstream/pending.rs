@@ -1,5 +1,7 @@
 //! Requests in flight on one connection: assigns their ids and matches responses to them.
 
+mod discarded;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +16,8 @@ use crate::model::error::Error;
 use crate::model::failure_class::Delivery;
 use crate::protocol::era::capabilities::Client;
 use crate::protocol::jsonrpc::{RequestId, ResponsePayload};
+
+pub(super) use discarded::DiscardedMessage;
 
 /// If this many requests were in flight together, the next one is queued although it is alone: others follow it, and one write for
 /// all of them is enough: 2,200 writes instead of 4,000 for 20,000 calls of 16 callers, and 1 % less CPU.
@@ -129,37 +133,6 @@ struct LastClient {
     answered: Instant,
     /// When a call of another client was answered last.
     other_answered: Option<Instant>,
-}
-
-/// A message of the server that was discarded because of its size, and that requests may wait for.
-#[derive(Debug)]
-pub(super) struct DiscardedMessage {
-    /// What it is, with its size and the limit.
-    pub(super) description: String,
-    /// True if the time of its owner was limited because of it.
-    has_limited_time: bool,
-    /// True while it goes on.
-    goes_on: bool,
-    /// The only request that may wait for it, if that is known.
-    owner: Option<u64>,
-    /// The last request that was sent before it ended.
-    last_id: u64,
-}
-
-impl DiscardedMessage {
-    /// Creates a message that no request waits for.
-    pub(super) fn new(description: String, goes_on: bool) -> Self {
-        Self { description, has_limited_time: false, goes_on, owner: None, last_id: 0 }
-    }
-
-    /// Returns whether the time of this request was limited because of it.
-    pub(super) fn limits_time_of(&self, id: u64) -> bool {
-        self.has_limited_time && self.owner == Some(id)
-    }
-
-    fn may_concern(&self, id: u64) -> bool {
-        self.goes_on || self.owner.map_or(id <= self.last_id, |owner| owner == id)
-    }
 }
 
 impl PendingRequest {
@@ -518,44 +491,6 @@ impl PendingRequests {
             None if !names_ended && self.requests.len() == 1 => self.requests.keys().next().copied(),
             named => named,
         }
-    }
-
-    /// Remembers a discarded message, and that the request it may belong to gets no answer after `until`. Returns whether the
-    /// timer was set to an earlier time.
-    pub(super) fn record_discarded(
-        &mut self,
-        mut discarded: DiscardedMessage,
-        ids: &[u64],
-        until: Instant,
-    ) -> bool {
-        discarded.last_id = self.last_id;
-        discarded.owner = self.find_likely_owner(ids);
-        let was_limited = discarded
-            .owner
-            .is_some_and(|id| self.discarded.as_ref().is_some_and(|earlier| earlier.limits_time_of(id)));
-        let request = discarded.owner.and_then(|id| self.requests.get_mut(&id));
-        let mut limited = None;
-        if let Some(request) = request
-            && let Some(deadline) = request.deadline.filter(|deadline| was_limited || until < deadline.until)
-        {
-            // Earlier progress no longer counts.
-            request.progress = None;
-            request.deadline = Some(deadline.at(until));
-            limited = request.deadline;
-        }
-        discarded.has_limited_time = limited.is_some();
-        self.discarded = Some(discarded);
-        self.set_timer_earlier(limited)
-    }
-
-    /// Forgets the discarded message, because the request that it belongs to is known.
-    pub(super) fn forget_discarded(&mut self) {
-        self.discarded = None;
-    }
-
-    /// Returns the discarded message that a request may have waited for.
-    pub(super) fn find_discarded(&self, id: u64) -> Option<&DiscardedMessage> {
-        self.discarded.as_ref().filter(|discarded| discarded.may_concern(id))
     }
 
     /// Refuses new requests and returns those in flight.
