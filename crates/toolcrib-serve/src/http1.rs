@@ -71,6 +71,14 @@ impl PhaseState {
     fn is_idle(&self) -> bool {
         self.in_flight.load(Ordering::Acquire) == 0
     }
+
+    /// Returns the end of the phase when hyper has closed the connection.
+    fn closed_end(&self) -> ConnectionPhaseEnd {
+        match self.has_unread_body.load(Ordering::Relaxed) {
+            true => ConnectionPhaseEnd::Unread,
+            false => ConnectionPhaseEnd::Closed,
+        }
+    }
 }
 
 /// A request that counts as in flight until this is dropped.
@@ -203,16 +211,10 @@ where
             Some(poll_fn(|context| poll_connection(io, &phase, &mut connection, context)).await)
         }
     };
-    match end {
-        Some(ConnectionPhaseEnd::Closed) if phase.has_unread_body.load(Ordering::Relaxed) => {
-            ConnectionPhaseEnd::Unread
-        }
-        Some(end) => end,
-        None => ConnectionPhaseEnd::Idle {
-            served_request: phase.requests.load(Ordering::Relaxed) > 0,
-            partial_request: connection.into_parts().is_some_and(|parts| io.unread(&parts.read_buf)),
-        },
-    }
+    end.unwrap_or_else(|| ConnectionPhaseEnd::Idle {
+        served_request: phase.requests.load(Ordering::Relaxed) > 0,
+        partial_request: connection.into_parts().is_some_and(|parts| io.unread(&parts.read_buf)),
+    })
 }
 
 /// Handles a request of a phase. Does not return if the response is detached from the connection. While the gateway drains, the
@@ -246,7 +248,7 @@ fn poll_connection<I: AsyncRead + Unpin>(
     match phase.detached.poll(connection, context) {
         Poll::Pending if io.is_disconnected(context) => Poll::Ready(ConnectionPhaseEnd::Closed),
         Poll::Pending => Poll::Pending,
-        Poll::Ready(None) => Poll::Ready(ConnectionPhaseEnd::Closed),
+        Poll::Ready(None) => Poll::Ready(phase.closed_end()),
         Poll::Ready(Some(response)) => Poll::Ready(ConnectionPhaseEnd::Detached(Box::new(response))),
     }
 }

@@ -401,9 +401,6 @@ impl CribBuilder {
             expose: RwLock::new(Arc::new(self.expose)),
             saved_usage: usage_file.map(|file| SavedUsageFile { memory, file: UsageFile::new(file) }),
         });
-        if let Some(saved) = &inner.saved_usage {
-            spawn_usage_writer(&inner, saved);
-        }
         spawn_watchers(&inner, notices, catalog_sender);
         spawn_notification_handler(&inner);
         Ok(Crib { inner })
@@ -534,12 +531,15 @@ fn spawn_usage_writer(inner: &CribInner, saved: &SavedUsageFile) {
     inner.router.services.tasks.spawn_boxed(writer);
 }
 
-/// Spawns the tasks that watch the store, the memory of servers, and their listings.
+/// Spawns the tasks that save usage, and that watch the store, the memory of servers, and their listings.
 fn spawn_watchers(
     inner: &Arc<CribInner>,
     notices: Option<StoreNotices>,
     catalog: Arc<watch::Sender<Arc<Catalog>>>,
 ) {
+    if let Some(saved) = &inner.saved_usage {
+        spawn_usage_writer(inner, saved);
+    }
     if let Some(notices) = notices {
         notices.spawn_watchers(&inner.router.services, &inner.stop_tasks);
     }
