@@ -1,4 +1,4 @@
-//! Compresses the files of the dashboard, so that the program contains them as they are sent.
+//! Compresses the files of the dashboard, so that the program contains them as they are sent, compressed or not.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -22,10 +22,11 @@ fn main() -> Result<()> {
         fs::write(&compressed, compress(&content)?)?;
         writeln!(
             table,
-            "    StaticFile {{ path: {:?}, content_type: {:?}, etag: {:?}, gzip: include_bytes!({:?}) }},",
+            "    StaticFile {{ path: {:?}, content_type: {:?}, etag: {:?}, content: include_bytes!({:?}), gzip: include_bytes!({:?}) }},",
             url_path(file.strip_prefix(source)?),
             content_type(file)?,
             entity_tag(&content),
+            fs::canonicalize(file)?,
             compressed,
         )?;
     }

@@ -27,6 +27,8 @@ pub struct StaticFile {
     pub content_type: &'static str,
     /// The entity tag, in quotes.
     pub etag: &'static str,
+    /// The content.
+    pub content: &'static [u8],
     /// The content, compressed with gzip.
     pub gzip: &'static [u8],
 }
@@ -44,18 +46,27 @@ pub(crate) fn respond(file: &StaticFile, method: &Method, headers: &HeaderMap) -
     if contains(IF_NONE_MATCH, file.etag) {
         return with_headers(StatusCode::NOT_MODIFIED, ResponseBody::empty(), file);
     }
-    if !contains(ACCEPT_ENCODING, "gzip") {
-        let message = "this page is for browsers; send `Accept-Encoding: gzip`, or use `/api/v1/status`";
-        return error_response(StatusCode::NOT_ACCEPTABLE, message);
-    }
-    let body = if method == Method::HEAD {
-        ResponseBody::empty()
-    } else {
-        ResponseBody::full(Bytes::from_static(file.gzip))
+    let is_compressed = accepts_gzip(headers);
+    let content = if is_compressed { file.gzip } else { file.content };
+    let body = match *method == Method::HEAD {
+        true => ResponseBody::empty(),
+        false => ResponseBody::full(Bytes::from_static(content)),
     };
     let mut response = with_headers(StatusCode::OK, body, file);
-    response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    if is_compressed {
+        response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    }
     response
+}
+
+/// Returns whether a client accepts content that is compressed with gzip.
+fn accepts_gzip(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).any(|coding| {
+        let (name, weight) = coding.split_once(';').unwrap_or((coding, ""));
+        let weight = weight.trim().strip_prefix("q=").and_then(|weight| weight.parse::<f32>().ok());
+        matches!(name.trim(), "gzip" | "*") && weight != Some(0.0)
+    })
 }
 
 fn with_headers(status: StatusCode, body: ResponseBody, file: &StaticFile) -> Response<ResponseBody> {
@@ -84,8 +95,13 @@ fn with_headers(status: StatusCode, body: ResponseBody, file: &StaticFile) -> Re
 mod tests {
     use super::*;
 
-    const FILE: StaticFile =
-        StaticFile { path: "/", content_type: "text/html", etag: "\"1\"", gzip: b"compressed" };
+    const FILE: StaticFile = StaticFile {
+        path: "/",
+        content_type: "text/html",
+        etag: "\"1\"",
+        content: b"plain",
+        gzip: b"compressed",
+    };
 
     fn get(method: &Method, pairs: &[(HeaderName, &str)]) -> Response<ResponseBody> {
         let pairs = pairs.iter().map(|(name, value)| (name.clone(), HeaderValue::from_str(value).unwrap()));
@@ -101,7 +117,22 @@ mod tests {
         let known = get(&Method::GET, &[(ACCEPT_ENCODING, "gzip"), (IF_NONE_MATCH, "W/\"0\", \"1\"")]);
         assert_eq!((known.status(), known.body().len()), (StatusCode::NOT_MODIFIED, 0));
         assert_eq!(get(&Method::HEAD, &[(ACCEPT_ENCODING, "gzip")]).body().len(), 0);
-        assert_eq!(get(&Method::GET, &[]).status(), StatusCode::NOT_ACCEPTABLE);
         assert_eq!(get(&Method::POST, &[]).status(), StatusCode::METHOD_NOT_ALLOWED);
+    }
+
+    #[test]
+    fn client_without_gzip_gets_the_plain_file() {
+        for accepted in [None, Some("identity"), Some("br"), Some("gzip;q=0, br")] {
+            let headers: Vec<_> = accepted.map(|accepted| (ACCEPT_ENCODING, accepted)).into_iter().collect();
+            let response = get(&Method::GET, &headers);
+            assert_eq!(response.status(), StatusCode::OK, "{accepted:?}");
+            assert_eq!(response.body().len(), FILE.content.len(), "{accepted:?}");
+            assert_eq!(response.headers().get(CONTENT_ENCODING), None, "{accepted:?}");
+            assert_eq!(response.headers()[VARY], "accept-encoding");
+        }
+        for accepted in ["gzip", "br;q=1.0, gzip;q=0.8", "*"] {
+            let response = get(&Method::GET, &[(ACCEPT_ENCODING, accepted)]);
+            assert_eq!(response.headers()[CONTENT_ENCODING], "gzip", "{accepted}");
+        }
     }
 }

@@ -108,8 +108,13 @@ impl AdminRoutes for EndlessEvents {
 }
 
 fn dashboard_gateway() -> TestGateway {
-    const FILES: &[StaticFile] =
-        &[StaticFile { path: "/", content_type: "text/html", etag: "\"1\"", gzip: b"compressed" }];
+    const FILES: &[StaticFile] = &[StaticFile {
+        path: "/",
+        content_type: "text/html",
+        etag: "\"1\"",
+        content: b"",
+        gzip: b"compressed",
+    }];
     let callers = Arc::new(ActiveCallers::new(callers(CALLERS)));
     let service = McpService::new(Crib::builder().build().unwrap());
     let state = HttpGateway::new(service, callers, &GatewayLimits::default())
