@@ -96,8 +96,8 @@ impl ResourceUrl {
     /// Returns the endpoint of a metadata path, without the well-known prefix. A proxy may leave its own path in it.
     pub(crate) fn find_endpoint(self, path: &str) -> Option<Self> {
         let path = path.strip_prefix(self.split_base().1).unwrap_or(path);
-        match path {
-            "" | "/" => Some(self),
+        match path.strip_suffix('/').unwrap_or(path) {
+            "" => Some(self),
             path if endpoint_path(path) == path => Some(Self { path: path.to_owned(), ..self }),
             _ => None,
         }

@@ -2,7 +2,7 @@
 
 use hyper::body::Incoming;
 use hyper::header::{ACCEPT, ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue, UPGRADE};
-use hyper::{Method, Request, Response, StatusCode, Version};
+use hyper::{Method, Request, Response, StatusCode, Uri, Version};
 use hyper_util::rt::TokioIo;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -97,11 +97,31 @@ async fn route_request(
     if let Err(reason) = checked {
         return error_response(StatusCode::FORBIDDEN, &reason);
     }
+    if request.uri().path().ends_with('/') {
+        remove_last_slash(request);
+    }
     if endpoint::is_endpoint_path(request.uri().path()) {
         return endpoint::respond(conn, request).await;
     }
     // Boxed to keep the future of a request to an endpoint small.
     Box::pin(respond_elsewhere(conn, request)).await
+}
+
+/// Removes the slash at the end of an endpoint's path: many clients are configured with one.
+fn remove_last_slash(request: &mut Request<Incoming>) {
+    let path = request.uri().path();
+    let shorter = path.strip_suffix('/').filter(|path| endpoint::is_endpoint_path(path));
+    if let Some(target) = shorter.and_then(|path| with_path(request.uri(), path)) {
+        *request.uri_mut() = target;
+    }
+}
+
+/// Returns a request target with another path, and the same host and query.
+pub(crate) fn with_path(target: &Uri, path: &str) -> Option<Uri> {
+    let mut parts = target.clone().into_parts();
+    let query = target.query().map(|query| format!("?{query}")).unwrap_or_default();
+    parts.path_and_query = Some(format!("{path}{query}").parse().ok()?);
+    Uri::from_parts(parts).ok()
 }
 
 /// Handles a request to another path than those of the MCP endpoints.

@@ -232,6 +232,24 @@ async fn unknown_server_and_profile_have_one_wording() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn path_with_a_slash_at_its_end_leads_to_the_same_endpoint() {
+    let tools = Toolbox::new();
+    let house = ServerSpec::in_process("house".parse().unwrap(), tools);
+    let gateway = TestGateway::with_crib(Crib::builder().server(house).build().unwrap(), 1000, 10);
+    for path in ["/mcp/", "/mcp/s/house/", "/mcp/?key=1"] {
+        let length = INITIALIZE.len();
+        let head = format!("POST {path} HTTP/1.1|Content-Type: application/json|Content-Length: {length}");
+        let head = gateway.send(&head, INITIALIZE).await.read_head().await;
+        assert_eq!(status(&head), "200", "{path}: {head}");
+        assert_eq!(gateway.ping(&session_id(&head)).await == "200", !path.contains("house"), "{path}");
+    }
+    for path in ["/mcp/s/gti/", "/mcp//", "/mcp/p/work/"] {
+        let head = gateway.send(&format!("GET {path} HTTP/1.1"), "").await.read_head().await;
+        assert_eq!(status(&head), "404", "{path}: {head}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn incomplete_body_times_out() {
     let gateway = TestGateway::new(1000, 10);
     let before = Instant::now();
