@@ -189,13 +189,29 @@ async fn post(
             let request = McpRequest { id, method, params, accepts_events: request_headers.accepts_events };
             handle_request(conn, scope, &request_headers, headers, request).await
         }
-        ClientMessage::Notification { method, params } if request_headers.is_stateless() => {
+        ClientMessage::Notification { method, params }
+            if is_stateless_notification(conn, &request_headers, params.as_ref()) =>
+        {
             stateless::receive(conn, scope, method, params);
             response::respond(StatusCode::ACCEPTED, ResponseBody::empty())
         }
         ClientMessage::Response { id, .. } if request_headers.is_stateless() => unexpected_response(&id),
         message => Box::pin(sessions::handle_without_response(conn, &scope, &request_headers, message)).await,
     }
+}
+
+/// Returns whether a notification belongs to the stateless era. The header with its revision is required of requests only; without
+/// one, the body names it.
+fn is_stateless_notification(
+    conn: &ConnectionContext,
+    headers: &RequestHeaders,
+    params: Option<&Bytes>,
+) -> bool {
+    if headers.names_era() {
+        return headers.is_stateless();
+    }
+    let mut params = params.and_then(|params| Object::parse(params).ok());
+    matches!(conn.meta_reader.read(params.as_mut()), DeclaredEra::Stateless(_))
 }
 
 fn invalid_message(id: Option<&RequestId>, code: i32, reason: &str) -> Response<ResponseBody> {

@@ -250,6 +250,19 @@ async fn path_with_a_slash_at_its_end_leads_to_the_same_endpoint() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn stateless_notification_needs_no_revision_header() {
+    let gateway = TestGateway::new(1000, 10);
+    let meta = r#"{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}"#;
+    for (params, expected) in
+        [(format!(r#"{{"requestId":7,"_meta":{meta}}}"#), "202"), (r#"{"requestId":7}"#.to_owned(), "400")]
+    {
+        let body = format!(r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{params}}}"#);
+        let head = gateway.post(body.len(), "", &body).await.read_head().await;
+        assert_eq!(status(&head), expected, "{params}: {head}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn incomplete_body_times_out() {
     let gateway = TestGateway::new(1000, 10);
     let before = Instant::now();

@@ -141,6 +141,11 @@ impl RequestHeaders {
         self.revision.is_some_and(|revision| revision.era() == Era::Stateless)
     }
 
+    /// Returns whether the headers name a revision or a session.
+    pub(super) fn names_era(&self) -> bool {
+        self.revision.is_some() || self.unknown_revision.is_some() || self.session_id.is_some()
+    }
+
     /// Returns whether the headers name another revision.
     pub(super) fn names_other_revision(&self, date: &str) -> bool {
         let named = self.revision.map(Revision::as_str).or(self.unknown_revision.as_deref());
