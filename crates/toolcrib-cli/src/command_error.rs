@@ -98,10 +98,11 @@ impl CommandError {
         let Some(exit) = exit else {
             return Self::server_error(object);
         };
-        let mut error = Self::new(exit, kind, message);
-        error.hint = data["hint"].as_str().map(str::to_owned);
-        error.data = data.clone();
-        error
+        let hint = data["hint"].as_str();
+        // The message of a missing login has the hint too, for clients that show nothing else.
+        let without_hint = hint.and_then(|hint| message.strip_suffix(hint)?.strip_suffix("; hint: "));
+        let error = Self::new(exit, kind, without_hint.unwrap_or(message));
+        Self { hint: hint.map(str::to_owned), data: data.clone(), ..error }
     }
 
     /// Converts an error of the admin API. One that is not about a call or a server has its own code.
@@ -282,6 +283,19 @@ mod tests {
         assert_eq!(error.exit, ExitStatus::ToolError);
         assert_eq!(error.to_string(), "the server refused the call: bad date");
         assert_eq!(error.to_json()["error"]["rpc"]["code"], -32602);
+    }
+
+    #[test]
+    fn hint_in_the_message_is_not_printed_twice() {
+        let hint = "toolcrib login ref";
+        let data = json!({"kind": "auth_needed", "hint": hint});
+        let message = format!("`ref` requires authentication; hint: {hint}");
+        let error =
+            CommandError::from_error_object(&json!({"code": -31019, "message": message, "data": data}));
+        assert_eq!(
+            (error.message.as_str(), error.hint.as_deref()),
+            ("`ref` requires authentication", Some(hint))
+        );
     }
 
     #[test]

@@ -39,8 +39,8 @@ use toolcrib::protocol::jsonrpc::{ResponsePayload, code, error_object, move_own_
 use toolcrib::protocol::versions::Era;
 use toolcrib::util::locks::IgnorePoison as _;
 use toolcrib::{
-    Call, Caller, Catalog, Client, ClientCapabilities, ClientContext, Crib, Error, FirstListingWait, Hint,
-    ListKind, Outcome, Page, Selector, ServerId, UpdateSink,
+    Call, Caller, Catalog, Client, ClientCapabilities, ClientContext, Crib, Error, ErrorKind, FailureClass,
+    FirstListingWait, Hint, ListKind, Outcome, Page, Selector, ServerId, UpdateSink,
 };
 
 use self::catalog_digest::{CatalogDigest, ListDigests, hash_list};
@@ -285,8 +285,12 @@ impl McpService {
         if let Some(server_error) = error.server_error() {
             return move_own_code(server_error.clone());
         }
-        let data = error.data_with_hint(&self.hint_text(error));
-        error_object(error.kind().facts().code, &error.to_string(), Some(&data))
+        let hint = self.hint_text(error);
+        // Most clients show only the message, and nothing works before the login.
+        let needs_login =
+            error.kind() == ErrorKind::AuthNeeded || error.class() == Some(FailureClass::NeedsAuth);
+        let message = if needs_login { format!("{error}; hint: {hint}") } else { error.to_string() };
+        error_object(error.kind().facts().code, &message, Some(&error.data_with_hint(&hint)))
     }
 
     /// Returns an error as the answer to a request, with its hint in words.

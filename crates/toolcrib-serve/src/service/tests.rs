@@ -94,10 +94,39 @@ fn unknown_methods_belong_to_extensions() {
 async fn hints_are_completed() {
     let crib = Crib::builder().build().unwrap();
     let service = McpService::new(crib).with_hints(|hint| format!("{hint} --config /my.toml"));
-    let error = Error::new(toolcrib::ErrorKind::Ejected, "it is").with_server(&"git".parse().unwrap());
+    let error = Error::new(ErrorKind::Ejected, "it is").with_server(&"git".parse().unwrap());
     let ResponsePayload::Error(response) = service.error_payload(&error) else { panic!("an error") };
     let response: Value = serde_json::from_slice(&response).unwrap();
     assert_eq!(response["data"]["hint"], "restart `git` --config /my.toml");
+}
+
+#[tokio::test]
+async fn message_of_a_missing_login_says_what_to_do() {
+    let server: ServerId = "ref".parse().unwrap();
+    let error = Error::new(ErrorKind::AuthNeeded, "`ref` requires authentication (HTTP 401)")
+        .with_hint(Hint::Login { server: server.clone() });
+    let message = |service: &McpService, error: &Error| {
+        let ResponsePayload::Error(response) = service.error_payload(error) else { panic!("an error") };
+        let response: Value = serde_json::from_slice(&response).unwrap();
+        response["message"].as_str().unwrap().to_owned()
+    };
+    let service = McpService::new(Crib::builder().build().unwrap());
+    assert_eq!(
+        message(&service, &error),
+        "`ref` requires authentication (HTTP 401); hint: log in to `ref`, or set `servers.ref.headers`"
+    );
+    let service = service.with_hints(|hint| match hint {
+        Hint::Login { server } => format!("toolcrib login {server}"),
+        other => other.to_string(),
+    });
+    assert_eq!(
+        message(&service, &error),
+        "`ref` requires authentication (HTTP 401); hint: toolcrib login ref"
+    );
+    let without_login = Error::new(ErrorKind::AuthNeeded, "it is refused").with_server(&server);
+    assert_eq!(message(&service, &without_login), "it is refused; hint: set `servers.ref.headers`");
+    let other = Error::new(ErrorKind::Ejected, "it is ejected").with_server(&server);
+    assert_eq!(message(&service, &other), "it is ejected");
 }
 
 #[tokio::test]
