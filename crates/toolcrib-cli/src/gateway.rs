@@ -328,7 +328,7 @@ impl Gateway {
 
 /// Sets by which names and through which proxies clients reach the gateway.
 fn with_addresses(http: HttpGateway, listeners: &GatewayListeners, listen: ListenSpec) -> HttpGateway {
-    http.with_hosts(listeners.hosts(&listen))
+    http.with_hosts(listeners.hosts(&listen), listen.origins)
         .with_public_address(listen.public_url, listeners.port())
         .with_trusted_proxies(listen.trusted_proxies)
         .with_max_unauthenticated(max_public_connections() / 2)

@@ -143,12 +143,13 @@ impl HttpGateway {
         Self { dashboard_files: files, dashboard_sessions: sessions, ..self }
     }
 
-    /// Sets the names other than `localhost` by which the gateway is addressed. Requests for other hosts, or from web pages
-    /// of other hosts, are refused.
+    /// Sets the names other than `localhost` by which the gateway is addressed, and the origins of web pages that may use the
+    /// MCP endpoints, such as `http://localhost:6274`. Requests for other hosts, or from other web pages, are refused.
     #[must_use]
-    pub fn with_hosts(self, hosts: Vec<String>) -> Self {
+    pub fn with_hosts(self, hosts: Vec<String>, origins: Vec<String>) -> Self {
         let own_host = own_host(self.replicas.as_ref());
-        Self { allowed_hosts: HostAllowList::new(hosts.into_iter().chain(own_host).collect()), ..self }
+        let allowed_hosts = HostAllowList::new(hosts.into_iter().chain(own_host).collect());
+        Self { allowed_hosts: allowed_hosts.with_origins(origins), ..self }
     }
 
     /// Sets the URL by which clients reach the gateway, without a slash at its end, if it is not that of the listener, and the

@@ -87,6 +87,7 @@ mod client_memory;
 mod connection_clients;
 mod connection_peer;
 mod connection_waker;
+mod cors;
 mod dashboard;
 mod dashboard_sessions;
 mod detached_stream;

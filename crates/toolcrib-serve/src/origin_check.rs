@@ -3,12 +3,15 @@
 use hyper::HeaderMap;
 use hyper::header::{HOST, HeaderValue, ORIGIN};
 use hyper::{Uri, Version};
+use toolcrib::config::parse_origin;
 
-/// The host names under which the gateway may be addressed.
+/// The host names under which the gateway may be addressed, and the web pages that may use it.
 #[derive(Debug)]
 pub(crate) struct HostAllowList {
     /// Host names from the config, in lower case.
     configured: Vec<String>,
+    /// Origins of web pages from the config, as browsers send them.
+    origins: Vec<String>,
 }
 
 /// The names of this machine for itself.
@@ -54,18 +57,23 @@ pub(crate) fn request_authority<'a>(target: &'a Uri, headers: &'a HeaderMap) -> 
 impl HostAllowList {
     pub(crate) fn new(mut hosts: Vec<String>) -> Self {
         hosts.iter_mut().for_each(|host| host.make_ascii_lowercase());
-        Self { configured: hosts }
+        Self { configured: hosts, origins: Vec::new() }
+    }
+
+    /// Sets the origins whose web pages may use the MCP endpoints.
+    pub(crate) fn with_origins(self, origins: Vec<String>) -> Self {
+        Self { origins, ..self }
     }
 
     /// Checks the host and origin of a request, and the host that its client addressed if a proxy passed it on; the error says
-    /// which is wrong.
-    pub(crate) fn check(
+    /// which is wrong. Returns the origin of an allowed page that is not the gateway's own.
+    pub(crate) fn check<'h>(
         &self,
         version: Version,
         target: &Uri,
-        headers: &HeaderMap,
+        headers: &'h HeaderMap,
         forwarded_host: Option<&str>,
-    ) -> Result<(), String> {
+    ) -> Result<Option<&'h HeaderValue>, String> {
         let SiteHeaders { host: host_header, hosts, fetch_site, has_origin } = SiteHeaders::find(headers);
         // HTTP/2 names the host in the target.
         let may_lack_host = version == Version::HTTP_2 && target.authority().is_some();
@@ -81,21 +89,26 @@ impl HostAllowList {
         if let Some(host) = forwarded_host.filter(|host| !self.allows(host)) {
             return Err(format!("the forwarded host {host:?} is not allowed; add it to `[listen] hosts`"));
         }
-        if fetch_site.is_some_and(|site| site == "cross-site" || site == "same-site") {
-            return Err("requests of web pages from elsewhere are not allowed".to_owned());
-        }
+        let is_from_elsewhere = fetch_site.is_some_and(|site| site == "cross-site" || site == "same-site");
         if !has_origin {
-            return Ok(());
+            return match is_from_elsewhere {
+                true => Err("requests of web pages from elsewhere are not allowed".to_owned()),
+                false => Ok(None),
+            };
         }
         let host_header = host_header.and_then(|host| host.to_str().ok());
         let authority = forwarded_host.or(host_header).or_else(|| Some(target.authority()?.as_str()));
         let authority = authority.unwrap_or_default();
+        let mut page = None;
         for origin in headers.get_all(ORIGIN) {
-            if !origin.to_str().is_ok_and(|origin| self.allows_origin(origin, authority)) {
-                return Err(format!("the origin {origin:?} is not allowed"));
+            let name = origin.to_str().unwrap_or_default();
+            if self.origins.iter().any(|allowed| allowed == name) {
+                page = Some(origin);
+            } else if is_from_elsewhere || !self.allows_origin(name, authority) {
+                return Err(refused_origin(name));
             }
         }
-        Ok(())
+        Ok(page)
     }
 
     /// Returns whether an authority, a host with or without a port, is allowed.
@@ -118,6 +131,16 @@ impl HostAllowList {
         let (host, port) = split_port(name);
         let own_port = split_port(authority).1.unwrap_or(default_port);
         self.is_configured(host) || (self.allows(name) && port.unwrap_or(default_port) == own_port)
+    }
+}
+
+/// Returns the reason why an origin is refused, with the config that allows it.
+fn refused_origin(name: &str) -> String {
+    match parse_origin(name) {
+        Some(origin) => {
+            format!("the origin `{name}` is not allowed; add `origins = [\"{origin}\"]` to `[listen]`")
+        }
+        None => format!("the origin `{}` is not allowed", name.escape_debug()),
     }
 }
 
@@ -207,6 +230,46 @@ mod tests {
         assert!(is_allowed("localhost:8443", "https://localhost:8443"));
         assert!(!is_allowed("localhost:8443", "http://localhost:7717"));
         assert!(!is_allowed("evil.example", "https://crib.local"));
+    }
+
+    #[test]
+    fn configured_origin_is_allowed_as_it_is_written() {
+        let page = "http://localhost:6274";
+        let hosts = HostAllowList::new(Vec::new()).with_origins(vec![page.to_owned()]);
+        let check = |origin: &'static str| {
+            let headers = [(HOST, "localhost:7717"), (ORIGIN, origin), (FETCH_SITE, "same-site")];
+            let headers = headers.map(|(name, value)| (name, HeaderValue::from_static(value)));
+            let headers = HeaderMap::from_iter(headers);
+            let found = hosts.check(Version::HTTP_11, &Uri::from_static("/mcp"), &headers, None);
+            found.map(Option::cloned)
+        };
+        assert_eq!(check(page), Ok(Some(HeaderValue::from_static(page))));
+        for origin in
+            ["http://localhost:6275", "https://localhost:6274", "http://localhost:6274.evil.example"]
+        {
+            assert!(check(origin).is_err(), "{origin}");
+        }
+    }
+
+    #[test]
+    fn refusal_of_an_origin_names_key_and_value() {
+        let hosts = HostAllowList::new(Vec::new());
+        let refusal = |headers: &[(HeaderName, &'static str)]| {
+            let headers = headers.iter().map(|(name, value)| (name.clone(), HeaderValue::from_static(value)));
+            let headers =
+                HeaderMap::from_iter(headers.chain([(HOST, HeaderValue::from_static("localhost"))]));
+            hosts.check(Version::HTTP_11, &Uri::from_static("/mcp"), &headers, None).unwrap_err()
+        };
+        let page = "http://localhost:6274";
+        let expected = "the origin `http://localhost:6274` is not allowed; \
+                        add `origins = [\"http://localhost:6274\"]` to `[listen]`";
+        assert_eq!(refusal(&[(ORIGIN, page)]), expected);
+        assert_eq!(refusal(&[(ORIGIN, page), (FETCH_SITE, "same-site")]), expected);
+        assert_eq!(refusal(&[(ORIGIN, "null")]), "the origin `null` is not allowed");
+        assert_eq!(
+            refusal(&[(FETCH_SITE, "cross-site")]),
+            "requests of web pages from elsewhere are not allowed"
+        );
     }
 
     #[test]

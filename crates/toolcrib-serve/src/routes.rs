@@ -14,6 +14,7 @@ use crate::admin_routes::AdminRequest;
 use crate::body::{ResponseBody, RevocableEvents};
 use crate::callers::IssuedCallers;
 use crate::connection_peer::Entrypoint;
+use crate::cors;
 use crate::dashboard;
 use crate::endpoint;
 use crate::forwarded::ForwardedClient;
@@ -94,17 +95,42 @@ async fn route_request(
     let gateway = &conn.gateway;
     let checked =
         gateway.allowed_hosts.check(request.version(), request.uri(), request.headers(), forwarded_host);
-    if let Err(reason) = checked {
-        return error_response(StatusCode::FORBIDDEN, &reason);
-    }
+    let page = match checked {
+        Ok(page) => page.cloned(),
+        Err(reason) => return error_response(StatusCode::FORBIDDEN, &reason),
+    };
     if request.uri().path().ends_with('/') {
         remove_last_slash(request);
     }
+    let Some(page) = page else { return respond_at_path(conn, request).await };
+    if !is_for_pages(request.uri().path()) {
+        let message = "web pages of other origins may use the MCP endpoints only";
+        return error_response(StatusCode::FORBIDDEN, message);
+    }
+    let mut response = match cors::answer_preflight(request.method(), request.headers()) {
+        Some(answer) => answer,
+        // Boxed to keep the future of other requests small.
+        None => Box::pin(respond_at_path(conn, request)).await,
+    };
+    cors::allow(&mut response, page);
+    response
+}
+
+/// Handles a request whose host and origin were checked.
+async fn respond_at_path(
+    conn: &ConnectionContext,
+    request: &mut Request<Incoming>,
+) -> Response<ResponseBody> {
     if endpoint::is_endpoint_path(request.uri().path()) {
         return endpoint::respond(conn, request).await;
     }
     // Boxed to keep the future of a request to an endpoint small.
     Box::pin(respond_elsewhere(conn, request)).await
+}
+
+/// Returns whether allowed web pages may use a path: the MCP endpoints, and where they find out how to log in.
+fn is_for_pages(path: &str) -> bool {
+    endpoint::is_endpoint_path(path.strip_prefix(METADATA_PATH).unwrap_or(path))
 }
 
 /// Removes the slash at the end of an endpoint's path: many clients are configured with one.

@@ -250,6 +250,37 @@ async fn path_with_a_slash_at_its_end_leads_to_the_same_endpoint() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn configured_web_page_may_send_requests_and_read_responses() {
+    const PAGE: &str = "http://localhost:6274";
+    let gateway = TestGateway::new(1000, 10);
+    let state = Arc::into_inner(gateway.state).unwrap().with_hosts(Vec::new(), vec![PAGE.to_owned()]);
+    let gateway = TestGateway { state: Arc::new(state), ..gateway };
+    let page = format!("|Origin: {PAGE}|Sec-Fetch-Site: same-site");
+    let head = format!(
+        "OPTIONS /mcp HTTP/1.1{page}|Access-Control-Request-Method: POST|Access-Control-Request-Headers: content-type,mcp-session-id"
+    );
+    let preflight = gateway.send(&head, "").await.read_head().await;
+    assert_eq!(status(&preflight), "204", "{preflight}");
+    let allowed = ["allow-headers: content-type,mcp-session-id", "allow-methods: GET, POST, DELETE"];
+    for allowed in allowed.into_iter().chain(["allow-origin: http://localhost:6274"]) {
+        assert!(preflight.contains(&format!("access-control-{allowed}\r\n")), "{preflight}");
+    }
+    let head = gateway.post(INITIALIZE.len(), &page, INITIALIZE).await.read_head().await;
+    assert_eq!(status(&head), "200", "{head}");
+    for header in ["allow-origin: http://localhost:6274", "expose-headers: Mcp-Session-Id"] {
+        assert!(head.contains(&format!("access-control-{header}")), "{head}");
+    }
+    let head = gateway.post(INITIALIZE.len(), "", INITIALIZE).await.read_head().await;
+    assert!(status(&head) == "200" && !head.contains("access-control"), "{head}");
+    for path in ["/", "/api/v1/status", "/metrics", "/mcpx"] {
+        let refused = gateway.send(&format!("GET {path} HTTP/1.1{page}"), "").await.read_head().await;
+        assert!(status(&refused) == "403" && !refused.contains("access-control"), "{path}: {refused}");
+    }
+    let other = "|Origin: http://localhost:6275|Sec-Fetch-Site: same-site";
+    assert_eq!(status(&gateway.post(INITIALIZE.len(), other, INITIALIZE).await.read_head().await), "403");
+}
+
+#[tokio::test(start_paused = true)]
 async fn stateless_notification_needs_no_revision_header() {
     let gateway = TestGateway::new(1000, 10);
     let meta = r#"{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}"#;

@@ -74,6 +74,8 @@ pub use groups::GroupSpec;
 pub use history::HistorySpec;
 pub use issuers::{IssuerSpec, KeySource, SignatureAlgorithm};
 pub use layer::{Layer, LayerKind, text_digest};
+#[doc(hidden)]
+pub use listen::parse_origin;
 pub use listen::{AddressRange, TlsSpec};
 pub use resolve::{LayerText, LayeredConfig, Resolved, resolve};
 pub use scope::{ActiveTags, ScopeMatch};
@@ -142,6 +144,8 @@ pub struct Config {
 pub struct ListenSpec {
     /// `Host` names accepted in addition to the listen address.
     pub hosts: Vec<String>,
+    /// Origins of web pages that may use the MCP endpoints, as browsers send them.
+    pub origins: Vec<String>,
     /// True if other users of the machine may use a loopback address without a token while no callers are declared.
     pub any_user: bool,
     /// URL by which clients reach the gateway, without a slash at its end, if it differs from the listen address.

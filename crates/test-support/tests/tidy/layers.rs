@@ -68,6 +68,7 @@ const CRATES: &[Crate] = &[
             "body",
             "request_body",
             "response",
+            "cors",
             "login_error",
             "static_files",
             "h2_streams",

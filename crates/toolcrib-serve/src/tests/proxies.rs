@@ -26,7 +26,7 @@ impl ProxiedGateway {
         let crib = Crib::builder().build().unwrap();
         let callers = Arc::new(ActiveCallers::new(callers(callers_text)));
         let state = HttpGateway::new(McpService::new(crib), callers, &GatewayLimits::default())
-            .with_hosts(vec!["crib.local".to_owned()])
+            .with_hosts(vec!["crib.local".to_owned()], Vec::new())
             .with_max_unauthenticated(1)
             .with_trusted_proxies(
                 ["10.0.0.0/8", "127.0.0.1"]

@@ -2,7 +2,7 @@
 //!
 //! The config reader does not use this table; a test checks that both know the same keys.
 
-use super::store;
+use super::{listen, store};
 use ValueKind::{
     AnyOf, Boolean, Duration, Integer, Map, NamedTables, OneOf, Size, Table, TableList, Text, TextList,
 };
@@ -82,7 +82,7 @@ pub const ROOT: &[ConfigKey] = &[
     key("groups", NamedTables(GROUP), "", "Rules and limits for callers in a group, by name of the group"),
     key("expose", Table(EXPOSE), "", "How tools are listed to clients; without it, every tool is listed"),
     key("limits", Table(GATEWAY_LIMITS), "", "Limits of the gateway as a whole"),
-    key("listen", Table(LISTEN), "", "Settings of the HTTP listener"),
+    key("listen", Table(listen::KEYS), "", "Settings of the HTTP listener"),
     key("gateway", Table(GATEWAY), "", "The gateway that `toolcrib stdio` starts in the background"),
     key("metrics", Table(METRICS), "", "Metrics of calls and servers, read at `/metrics`"),
     key("secrets", Table(SECRETS), "", "Storage of the values behind `${secret:NAME}`"),
@@ -555,38 +555,4 @@ const HISTORY: &[ConfigKey] = &[
     ),
     key("size", Size, "64MiB", "Size of all files; the oldest records are removed"),
     key("age", Duration, "7d", "Age at which records are removed"),
-];
-
-const LISTEN: &[ConfigKey] = &[
-    key("hosts", TextList, "[]", "Accepted `Host` names besides the listen address and `localhost`"),
-    key(
-        "any-user",
-        Boolean,
-        "false",
-        "Whether other users of this machine may use a loopback address while no `callers` are declared",
-    ),
-    key(
-        "public-url",
-        Text,
-        "",
-        "URL by which clients reach the gateway, such as `https://tools.example`, if a proxy is in front of it",
-    ),
-    key("tls", Table(TLS), "", "Files with which the TCP address is served over TLS"),
-    key(
-        "trusted-proxies",
-        TextList,
-        "[]",
-        "Addresses and ranges of proxies whose `Forwarded` and `X-Forwarded-…` headers are used",
-    ),
-];
-
-const TLS: &[ConfigKey] = &[
-    key("cert", Text, "", "Certificate chain in PEM, relative to this file; read again when it changes"),
-    key("key", Text, "", "Private key in PEM, which only the gateway's user may read"),
-    key(
-        "client-ca",
-        Text,
-        "",
-        "Certificates in PEM of the authorities that issue certificates of clients, for `mtls`",
-    ),
 ];

@@ -4,9 +4,52 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use super::keys::ValueKind::{Boolean, Table, Text, TextList};
+use super::keys::{ConfigKey, key};
 use super::reader::TableReader;
 use super::{scope, server};
 use crate::spec::url::parse_url;
+
+/// The keys of `[listen]`.
+pub(super) const KEYS: &[ConfigKey] = &[
+    key("hosts", TextList, "[]", "Accepted `Host` names besides the listen address and `localhost`"),
+    key(
+        "origins",
+        TextList,
+        "[]",
+        "Web pages that may use the MCP endpoints, such as `http://localhost:6274`; those of the gateway itself always may",
+    ),
+    key(
+        "any-user",
+        Boolean,
+        "false",
+        "Whether other users of this machine may use a loopback address while no `callers` are declared",
+    ),
+    key(
+        "public-url",
+        Text,
+        "",
+        "URL by which clients reach the gateway, such as `https://tools.example`, if a proxy is in front of it",
+    ),
+    key("tls", Table(TLS), "", "Files with which the TCP address is served over TLS"),
+    key(
+        "trusted-proxies",
+        TextList,
+        "[]",
+        "Addresses and ranges of proxies whose `Forwarded` and `X-Forwarded-…` headers are used",
+    ),
+];
+
+const TLS: &[ConfigKey] = &[
+    key("cert", Text, "", "Certificate chain in PEM, relative to this file; read again when it changes"),
+    key("key", Text, "", "Private key in PEM, which only the gateway's user may read"),
+    key(
+        "client-ca",
+        Text,
+        "",
+        "Certificates in PEM of the authorities that issue certificates of clients, for `mtls`",
+    ),
+];
 
 /// Files with which the gateway serves TLS.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +88,35 @@ impl fmt::Display for AddressRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.address, self.bits)
     }
+}
+
+/// Parses the origin of a web page, such as `http://localhost:6274`, into the form that browsers send: in lower case, and without
+/// the default port.
+pub fn parse_origin(written: &str) -> Option<String> {
+    let written = written.trim_end_matches('/').to_ascii_lowercase();
+    let url = parse_url(&written).ok()?;
+    let (scheme, host) = (url.scheme_str()?, url.host()?);
+    let has_only_origin = url.path() == "/" && url.query().is_none() && !written.contains(['#', '@']);
+    let default_port = if scheme == "https" { 443 } else { 80 };
+    let port = url.port_u16().filter(|port| *port != default_port);
+    let port = port.map(|port| format!(":{port}")).unwrap_or_default();
+    has_only_origin.then(|| format!("{scheme}://{host}{port}"))
+}
+
+/// Reads `origins`.
+pub(super) fn read_origins(reader: &mut TableReader<'_>) -> Vec<String> {
+    let mut origins = Vec::new();
+    for (node, written) in reader.strings("origins").unwrap_or_default() {
+        match parse_origin(written) {
+            Some(origin) => origins.push(origin),
+            None => {
+                let message = format!("`{written}` is not the origin of a web page");
+                let hint = "write scheme, host and port, such as `\"http://localhost:6274\"`";
+                reader.error(node.span.start, message, hint);
+            }
+        }
+    }
+    origins
 }
 
 /// Reads the URL by which clients reach the gateway, without a slash at its end.
@@ -104,6 +176,23 @@ pub(super) fn read_trusted_proxies(reader: &mut TableReader<'_>) -> Vec<AddressR
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn origin_is_written_as_browsers_send_it() {
+        for (written, origin) in [
+            ("http://localhost:6274", "http://localhost:6274"),
+            ("HTTP://LocalHost:6274/", "http://localhost:6274"),
+            ("https://app.example:443", "https://app.example"),
+            ("http://[::1]:80", "http://[::1]"),
+        ] {
+            assert_eq!(parse_origin(written).as_deref(), Some(origin), "{written}");
+        }
+        for invalid in
+            ["", "*", "null", "localhost:6274", "file:///x", "http://a/b", "http://a?b", "http://u@a"]
+        {
+            assert_eq!(parse_origin(invalid), None, "{invalid}");
+        }
+    }
 
     #[test]
     fn range_contains_its_addresses_in_both_families() {
