@@ -326,8 +326,9 @@ impl Gateway {
     }
 }
 
-/// Sets by which names and through which proxies clients reach the gateway.
+/// Sets by which names, through which proxies and with which transports clients reach the gateway.
 fn with_addresses(http: HttpGateway, listeners: &GatewayListeners, listen: ListenSpec) -> HttpGateway {
+    let http = if listen.sse { http.with_sse() } else { http };
     http.with_hosts(listeners.hosts(&listen), listen.origins)
         .with_public_address(listen.public_url, listeners.port())
         .with_trusted_proxies(listen.trusted_proxies)

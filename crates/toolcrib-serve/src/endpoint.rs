@@ -7,6 +7,7 @@ mod headers;
 mod relayed_events;
 mod session_request;
 mod sessions;
+pub(crate) mod sse;
 mod stateless;
 
 use std::sync::Arc;
@@ -54,9 +55,14 @@ struct McpRequest {
     accepts_events: bool,
 }
 
-/// Returns whether a path belongs to the MCP endpoints.
-pub(crate) fn is_endpoint_path(path: &str) -> bool {
+/// Returns whether a path belongs to the MCP endpoints over Streamable HTTP.
+pub(crate) fn is_mcp_path(path: &str) -> bool {
     path == "/mcp" || path.starts_with("/mcp/p/") || path.starts_with("/mcp/s/")
+}
+
+/// Returns whether a path belongs to the MCP endpoints over HTTP+SSE.
+pub(crate) fn is_sse_path(path: &str) -> bool {
+    path == "/sse" || path.starts_with("/sse/")
 }
 
 /// Authenticates the caller of a request and returns the endpoint of the path for it.
@@ -150,10 +156,9 @@ async fn post(
         Ok(request_headers) => request_headers,
         Err((status, message)) => return error_response(status, None, code::INVALID_REQUEST, message),
     };
-    let mut claim = MemoryClaim::for_body(conn.memory(&scope.access));
-    let body = match request_body::read(request.body_mut(), conn.gateway.max_body, &mut claim).await {
+    let body = match read_body(conn, &scope.access, request).await {
         Ok(body) => body,
-        Err(error) => return unread_body(conn, error, claim.account()),
+        Err(response) => return *response,
     };
     // The body may take long to arrive, and the access of the caller may have changed meanwhile.
     if scope.caller().is_revoked() {
@@ -216,6 +221,17 @@ fn is_stateless_notification(
 
 fn invalid_message(id: Option<&RequestId>, code: i32, reason: &str) -> Response<ResponseBody> {
     error_response(StatusCode::BAD_REQUEST, id, code, reason)
+}
+
+/// Reads the body of a request.
+async fn read_body(
+    conn: &ConnectionContext,
+    access: &AuthenticatedCaller,
+    request: &mut Request<Incoming>,
+) -> Result<Bytes, Box<Response<ResponseBody>>> {
+    let mut claim = MemoryClaim::for_body(conn.memory(access));
+    let read = request_body::read(request.body_mut(), conn.gateway.max_body, &mut claim).await;
+    read.map_err(|error| Box::new(unread_body(conn, error, claim.account())))
 }
 
 /// Returns the response to a request whose body was not read.

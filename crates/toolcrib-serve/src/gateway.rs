@@ -39,6 +39,7 @@ use crate::service::recent_clients::{ClientKind, ConnectedClient};
 use crate::service::shown_tools::ShownTools;
 use crate::service::{CatalogScope, ClientHandle, EndpointScope, McpService};
 use crate::session::Sessions;
+use crate::session::sse_clients::SseClients;
 use crate::static_files::StaticFile;
 
 /// Handshakes at the same time. If there are more, the oldest is ended.
@@ -52,6 +53,8 @@ pub struct HttpGateway {
     pub(crate) callers: Arc<ActiveCallers>,
     pub(crate) admin: Arc<dyn AdminRoutes>,
     pub(crate) sessions: Arc<Sessions>,
+    /// Clients of HTTP+SSE, if that is served.
+    pub(crate) sse_clients: Option<Arc<SseClients>>,
     /// The other replicas, if requests are forwarded to them.
     pub(crate) replicas: Option<Replicas>,
     pub(crate) allowed_hosts: HostAllowList,
@@ -112,6 +115,7 @@ impl HttpGateway {
             admin: Arc::new(NoAdminRoutes),
             allowed_hosts: HostAllowList::new(own_host(replicas.as_ref()).into_iter().collect()),
             sessions,
+            sse_clients: None,
             replicas,
             max_body: limits.body,
             tasks,
@@ -150,6 +154,12 @@ impl HttpGateway {
         let own_host = own_host(self.replicas.as_ref());
         let allowed_hosts = HostAllowList::new(hosts.into_iter().chain(own_host).collect());
         Self { allowed_hosts: allowed_hosts.with_origins(origins), ..self }
+    }
+
+    /// Serves clients of HTTP+SSE, the transport of 2024-11-05, at `/sse`, `/sse/p/PROFILE` and `/sse/s/SERVER`.
+    #[must_use]
+    pub fn with_sse(self) -> Self {
+        Self { sse_clients: Some(Arc::default()), ..self }
     }
 
     /// Sets the URL by which clients reach the gateway, without a slash at its end, if it is not that of the listener, and the

@@ -93,6 +93,11 @@ impl ResourceUrl {
         self.base.split_at(host_end)
     }
 
+    /// Returns the path under which a proxy publishes the gateway, or an empty text.
+    pub(crate) fn proxy_path(&self) -> &str {
+        self.split_base().1
+    }
+
     /// Returns the endpoint of a metadata path, without the well-known prefix. A proxy may leave its own path in it.
     pub(crate) fn find_endpoint(self, path: &str) -> Option<Self> {
         let path = path.strip_prefix(self.split_base().1).unwrap_or(path);

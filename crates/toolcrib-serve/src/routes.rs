@@ -121,7 +121,7 @@ async fn respond_at_path(
     conn: &ConnectionContext,
     request: &mut Request<Incoming>,
 ) -> Response<ResponseBody> {
-    if endpoint::is_endpoint_path(request.uri().path()) {
+    if endpoint::is_mcp_path(request.uri().path()) {
         return endpoint::respond(conn, request).await;
     }
     // Boxed to keep the future of a request to an endpoint small.
@@ -130,13 +130,15 @@ async fn respond_at_path(
 
 /// Returns whether allowed web pages may use a path: the MCP endpoints, and where they find out how to log in.
 fn is_for_pages(path: &str) -> bool {
-    endpoint::is_endpoint_path(path.strip_prefix(METADATA_PATH).unwrap_or(path))
+    let path = path.strip_prefix(METADATA_PATH).unwrap_or(path);
+    endpoint::is_mcp_path(path) || endpoint::is_sse_path(path)
 }
 
 /// Removes the slash at the end of an endpoint's path: many clients are configured with one.
 fn remove_last_slash(request: &mut Request<Incoming>) {
     let path = request.uri().path();
-    let shorter = path.strip_suffix('/').filter(|path| endpoint::is_endpoint_path(path));
+    let shorter =
+        path.strip_suffix('/').filter(|path| endpoint::is_mcp_path(path) || endpoint::is_sse_path(path));
     if let Some(target) = shorter.and_then(|path| with_path(request.uri(), path)) {
         *request.uri_mut() = target;
     }
@@ -157,6 +159,9 @@ async fn respond_elsewhere(
 ) -> Response<ResponseBody> {
     let gateway = &conn.gateway;
     let path = request.uri().path();
+    if endpoint::is_sse_path(path) {
+        return endpoint::sse::respond(conn, request).await;
+    }
     if let Some(resource) = path.strip_prefix(METADATA_PATH)
         && let Some(issued) = gateway.callers.issued()
     {

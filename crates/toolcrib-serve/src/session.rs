@@ -2,6 +2,7 @@
 
 mod handover;
 pub(crate) mod shared;
+pub(crate) mod sse_clients;
 pub(crate) mod stream;
 
 use std::cmp::Reverse;
@@ -124,6 +125,11 @@ impl Sessions {
     pub(crate) fn with_store(mut self, store: &Arc<dyn Store>, replica: Option<&Arc<Replica>>) -> Self {
         self.shared = SharedSessions::new(store, replica);
         self
+    }
+
+    /// Returns the largest number of open sessions.
+    pub(crate) fn max_sessions(&self) -> usize {
+        self.max_sessions
     }
 
     /// Returns the number of open sessions.

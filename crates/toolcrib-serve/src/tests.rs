@@ -10,6 +10,7 @@ mod replicas;
 mod session_requests;
 mod shared_store;
 mod slow_responses;
+mod sse;
 mod transparency;
 
 use std::path::Path;

@@ -146,6 +146,8 @@ pub struct ListenSpec {
     pub hosts: Vec<String>,
     /// Origins of web pages that may use the MCP endpoints, as browsers send them.
     pub origins: Vec<String>,
+    /// True if clients of HTTP+SSE are served at `/sse`.
+    pub sse: bool,
     /// True if other users of the machine may use a loopback address without a token while no callers are declared.
     pub any_user: bool,
     /// URL by which clients reach the gateway, without a slash at its end, if it differs from the listen address.

@@ -16,12 +16,13 @@ use super::headers::{accepts_events, last_event_id, session_id};
 use super::sessions::{SessionError, find, session_error};
 use super::{error_response, event_response, method_not_allowed};
 use crate::body::{MessageSource, ResponseBody, encode_event};
-use crate::gateway::ConnectionContext;
+use crate::gateway::{ConnectionContext, HttpGateway};
 use crate::service::EndpointScope;
 use crate::service::change_watcher::{ChangeSink, ChangeWatcher};
+use crate::service::session_client::SessionClientState;
 use crate::service::updates::MAX_QUEUED_UPDATES;
-use crate::session::StreamHold;
 use crate::session::stream::request_of_event;
+use crate::session::{SessionRef, StreamHold};
 
 /// Handles a GET, which needs a session.
 pub(super) async fn open(
@@ -50,16 +51,27 @@ pub(super) async fn open(
     let Some(hold) = session.hold_stream() else {
         return refuse(StatusCode::CONFLICT, "this session already has an open notification stream");
     };
-    let watcher = ChangeWatcher::new(conn.gateway.service.clone(), session.client.scope.clone());
-    let ends = [session.ended.clone(), conn.stop.clone(), conn.gateway.draining.token()];
+    let stream = notifications(&conn.gateway, &session, hold, conn.stop.clone());
+    event_response(ResponseBody::events(stream))
+}
+
+/// Returns the stream of what a session sends without a request: notifications, and questions while no request is in progress. It
+/// ends with the session, when the gateway drains, and with `stop`.
+pub(super) fn notifications(
+    gateway: &HttpGateway,
+    session: &SessionRef,
+    hold: StreamHold,
+    stop: CancellationToken,
+) -> GetStream<Arc<SessionClientState>> {
+    let watcher = ChangeWatcher::new(gateway.service.clone(), session.client.scope.clone());
+    let ends = [session.ended.clone(), stop, gateway.draining.token()];
     let client = session.client.clone();
     let questions = Arc::<IdleQuestions>::default();
     let weak_questions = Arc::downgrade(&questions);
     client
         .idle_updates
         .connect(move |message| weak_questions.upgrade().is_some_and(|questions| questions.push(message)));
-    let stream = GetStream::new(watcher, client, Some(hold), ends, VecDeque::new(), None);
-    event_response(ResponseBody::events(stream.with_questions(questions)))
+    GetStream::new(watcher, client, Some(hold), ends, VecDeque::new(), None).with_questions(questions)
 }
 
 /// Returns a stream that tells the client that the response to its request is lost: the gateway that made the call has ended, or

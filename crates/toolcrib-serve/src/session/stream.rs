@@ -215,6 +215,11 @@ impl EventLog {
         }
     }
 
+    /// Makes the response a stream, however soon it comes.
+    pub(crate) fn start_stream(&self) {
+        self.state().is_stream = true;
+    }
+
     /// Adds the response and closes the log.
     pub(crate) fn finish(&self, id: &RequestId, response: ResponsePayload, now: Instant) {
         let mut state = self.state();

@@ -19,6 +19,7 @@ pub(super) const KEYS: &[ConfigKey] = &[
         "[]",
         "Web pages that may use the MCP endpoints, such as `http://localhost:6274`; those of the gateway itself always may",
     ),
+    key("sse", Boolean, "false", "Whether `/sse` serves clients of HTTP+SSE, the transport of 2024-11-05"),
     key(
         "any-user",
         Boolean,

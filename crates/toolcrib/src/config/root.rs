@@ -278,6 +278,7 @@ fn read_listen(mut reader: TableReader<'_>) -> ListenSpec {
         hosts.push(host.to_owned());
     }
     let origins = listen::read_origins(&mut reader);
+    let sse = reader.boolean("sse").unwrap_or(false);
     let any_user = reader.boolean("any-user").unwrap_or(false);
     let public_url = listen::read_public_url(&mut reader);
     let tls = listen::read_tls(&mut reader);
@@ -287,7 +288,7 @@ fn read_listen(mut reader: TableReader<'_>) -> ListenSpec {
         reader.note(node.span.start, message, "remove `public-url` to use those of the proxies");
     }
     reader.finish();
-    ListenSpec { hosts, origins, any_user, public_url, tls, trusted_proxies }
+    ListenSpec { hosts, origins, sse, any_user, public_url, tls, trusted_proxies }
 }
 
 fn read_auto_start(mut reader: TableReader<'_>) -> AutoStart {

@@ -144,7 +144,7 @@ fn server_with_only_a_command_has_library_defaults() {
 #[test]
 fn gateway_sections_are_read() {
     let config = toml(
-        "[gateway]\nauto-start = false\nidle-exit = '2s'\n[listen]\nhosts = ['still.local']\norigins = ['http://localhost:6274/']\nany-user = true\n[limits]\nbody = '1MiB'\nclient-memory = '2MiB'\nsessions = 7\ndrain = '1s'\nlisting-wait = '0s'\nservers-running = 3\nmemory = '4GiB'\ncache = '8MiB'",
+        "[gateway]\nauto-start = false\nidle-exit = '2s'\n[listen]\nhosts = ['still.local']\norigins = ['http://localhost:6274/']\nsse = true\nany-user = true\n[limits]\nbody = '1MiB'\nclient-memory = '2MiB'\nsessions = 7\ndrain = '1s'\nlisting-wait = '0s'\nservers-running = 3\nmemory = '4GiB'\ncache = '8MiB'",
     );
     assert_eq!(problem_lines(&config), [""; 0]);
     assert_eq!(
@@ -152,6 +152,7 @@ fn gateway_sections_are_read() {
         ListenSpec {
             hosts: vec!["still.local".to_owned()],
             origins: vec!["http://localhost:6274".to_owned()],
+            sse: true,
             any_user: true,
             ..ListenSpec::default()
         }
