@@ -101,24 +101,52 @@ impl ExitReport {
         })
     }
 
-    /// Returns the line of stderr that says most about the exit: the last one, except that npm and Node.js print the
-    /// reason before other lines.
-    fn summary_line(&self) -> Option<&str> {
+    /// Returns the lines of stderr that have a text, without the notices of npm.
+    fn lines(&self) -> impl DoubleEndedIterator<Item = &str> {
         let is_notice = |line: &&str| line.starts_with("npm notice") || line.starts_with("npm warn");
         let lines = self.stderr.iter().map(|line| line.trim()).filter(|line| !line.is_empty());
-        let lines: Vec<&str> = lines.filter(|line| !is_notice(line)).collect();
-        let last = *lines.last()?;
-        let reason = if last.starts_with("npm error") {
-            lines.iter().skip_while(|line| !line.starts_with("npm error code")).nth(1)
-        } else if last.starts_with("Node.js v") {
-            let is_reason =
-                |line: &&&str| line.split([' ', ':']).next().is_some_and(|name| name.ends_with("Error"));
-            lines.iter().rev().find(is_reason)
-        } else {
-            None
-        };
-        Some(reason.copied().unwrap_or(last))
+        lines.filter(move |line| !is_notice(line))
     }
+
+    /// Returns the line of stderr that says most about the exit: what npm and Node.js give as the reason, else the last line that
+    /// names an error, else the last line that does not explain how to use the program.
+    fn summary_line(&self) -> Option<&str> {
+        let lines: Vec<&str> = self.lines().collect();
+        let last = *lines.last()?;
+        if last.starts_with("npm error") {
+            let reason = lines.iter().skip_while(|line| !line.starts_with("npm error code")).nth(1);
+            return Some(reason.copied().unwrap_or(last));
+        }
+        let is_error = |line: &&str| !line.starts_with("npm error") && names_error(line);
+        if let Some(error) = lines.iter().rposition(is_error) {
+            // A panic in Rust has its message on the next line.
+            let message = lines.get(error + 1).filter(|_| lines[error].contains(" panicked at "));
+            return message.or(lines.get(error)).copied();
+        }
+        let is_usage = |line: &&&str| line.contains("--help") || line.starts_with("Node.js v");
+        lines.iter().rev().find(|line| !is_usage(line)).copied().or(Some(last))
+    }
+}
+
+/// Words at the start of a line among which the name of an error is looked for: a time, a level and a logger may precede it.
+const MAX_FIRST_WORDS: usize = 8;
+
+/// Returns whether a line of stderr names an error, such as `ValueError: no such file` or `[FATAL] no license`. Lines of stack traces
+/// do not.
+fn names_error(line: &str) -> bool {
+    if line.starts_with("at ") || line.starts_with("panic(") {
+        return false;
+    }
+    let words = line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|word| !word.is_empty());
+    let words: Vec<&str> = words.take(MAX_FIRST_WORDS).collect();
+    let is_error = |word: &str| {
+        let levels = ["error", "fatal", "panic", "panicked", "exception"];
+        levels.iter().any(|level| level.eq_ignore_ascii_case(word))
+            || word.ends_with("Error")
+            || word.ends_with("Exception")
+    };
+    let is_denied = |at: usize| at > 0 && ["no", "without"].contains(&words[at - 1]);
+    words.iter().enumerate().any(|(at, word)| is_error(word) && !is_denied(at))
 }
 
 /// Texts that npm, Bun, Deno, uv and pip print if a package does not exist, or not in this version.
@@ -160,13 +188,13 @@ const MISSING_VARIABLE_SIGNS: [&str; 14] = [
 impl fmt::Display for ExitReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.exit_text())?;
-        match (self.summary_line(), self.exit) {
+        match self.exit {
             // A process that is killed has no chance to print why.
-            (Some(line), Some(ProcessExit::Signal(_) | ProcessExit::ShimKilled)) => {
-                write!(f, ", last stderr line: {line}")
+            Some(ProcessExit::Signal(_) | ProcessExit::ShimKilled) => {
+                let last = self.lines().next_back();
+                last.map_or(Ok(()), |line| write!(f, ", last stderr line: {line}"))
             }
-            (Some(line), _) => write!(f, ": {line}"),
-            (None, _) => Ok(()),
+            _ => self.summary_line().map_or(Ok(()), |line| write!(f, ": {line}")),
         }
     }
 }
@@ -202,8 +230,54 @@ mod tests {
     }
 
     #[test]
+    fn summary_is_the_line_that_names_an_error() {
+        for (stderr, expected) in [
+            (
+                "Starting\nError: In-memory databases require the --read-write flag.\n\nEither:\n- Use --db-path md: for cloud access\n",
+                "Error: In-memory databases require the --read-write flag.",
+            ),
+            (
+                "docker: Cannot connect to the Docker daemon. Is it running?\n\nRun 'docker run --help' for more information\n",
+                "docker: Cannot connect to the Docker daemon. Is it running?",
+            ),
+            (
+                "Traceback (most recent call last):\n  File \"x.py\", line 1\nValueError: first\n\nTraceback\nKeyError: 'second'\n",
+                "KeyError: 'second'",
+            ),
+            (
+                "error: the following required arguments were not provided:\n  --root <ROOT>\n\nUsage: x --root <ROOT>\n\nFor more information, try '--help'.\n",
+                "error: the following required arguments were not provided:",
+            ),
+            (
+                "2026-01-01 10:00:00 [FATAL] no license\nshutting down\n",
+                "2026-01-01 10:00:00 [FATAL] no license",
+            ),
+            (
+                "panic: runtime error: index out of range\n\ngoroutine 1 [running]:\nmain.main()\n",
+                "panic: runtime error: index out of range",
+            ),
+            (
+                "thread 'main' panicked at src/main.rs:1:5:\nno config\nnote: run with `RUST_BACKTRACE=1`\n",
+                "no config",
+            ),
+            (
+                "TypeError: x is undefined\n    at new ServerError (/srv/a.js:1:2)\n    at main (/srv/b.js:3:4)\n",
+                "TypeError: x is undefined",
+            ),
+            ("started without error\nbye\n", "bye"),
+            ("listening with 0 errors\nerrors.log was opened\nbye\n", "bye"),
+            ("Usage: x --help\n", "Usage: x --help"),
+        ] {
+            assert_eq!(report("server", stderr).to_string(), format!("exit status 1: {expected}"));
+        }
+    }
+
+    #[test]
     fn summary_of_a_killed_server_is_not_its_last_line() {
-        let killed = ExitReport { exit: Some(ProcessExit::Signal(9)), ..report("server", "ready\n") };
+        let killed = ExitReport {
+            exit: Some(ProcessExit::Signal(9)),
+            ..report("server", "an error from before\nready\n")
+        };
         assert_eq!(killed.to_string(), "killed by SIGKILL, last stderr line: ready");
     }
 
