@@ -329,7 +329,11 @@ impl Admin {
             Err(error) => return failure_reply(&error),
         };
         let done = match action {
-            "start" => self.crib().start(&server).await,
+            // A person asks for it: `toolcrib doctor`, or the dashboard.
+            "start" => match self.crib().request_card(&server) {
+                Ok(()) => self.crib().start(&server).await,
+                Err(error) => Err(error),
+            },
             "restart" => {
                 self.gateway.history().expect_restart(&server);
                 match query_value(query, "caller") {

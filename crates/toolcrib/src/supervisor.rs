@@ -480,6 +480,11 @@ impl Supervisor {
         let _ = self.0.mailbox.send(ActorCommand::MemoryChecked { generation, used, verdict });
     }
 
+    /// Returns the cards of the server.
+    pub(crate) fn cards(&self) -> &ServerCards {
+        &self.0.cards
+    }
+
     pub(crate) fn status(&self, now: Instant) -> ServerStatus {
         let metrics = &self.0.metrics;
         let snapshot = self.0.snapshot.borrow();

@@ -131,7 +131,7 @@ async fn receive(
         Ok(request_headers) => request_headers,
         Err((status, message)) => return error_response(status, None, code::INVALID_REQUEST, message),
     };
-    let body = match read_body(conn, &scope.access, &request_headers, request).await {
+    let body = match read_body(conn, &scope.access, request).await {
         Ok(body) => body,
         Err(response) => return *response,
     };

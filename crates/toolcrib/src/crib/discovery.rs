@@ -122,6 +122,16 @@ impl Crib {
         self.router().relist(&servers).await
     }
 
+    /// Lets a remote server be asked for the card that it publishes at its URL followed by `/server-card`, when it is started next. No
+    /// server is asked for it otherwise.
+    ///
+    /// # Errors
+    /// Fails if the server is unknown.
+    pub fn request_card(&self, server: &ServerId) -> Result<(), Error> {
+        self.registered(server)?.request_card();
+        Ok(())
+    }
+
     /// Starts a server unless it runs, and waits until it is up. Unlike a call, this does not wait for a restart: it fails with
     /// the first failed start.
     ///

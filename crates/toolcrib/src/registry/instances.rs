@@ -297,6 +297,11 @@ impl Instances {
         Ok(claim)
     }
 
+    /// Returns the cards of the server.
+    pub(crate) fn cards(&self) -> &ServerCards {
+        &self.records.cards
+    }
+
     /// Returns the records of one instance, which add to those of the server.
     fn instance_records(&self) -> ServerRecords {
         ServerRecords {

@@ -18,6 +18,15 @@ impl RegisteredServer {
         }
     }
 
+    /// Lets the next connection ask the server for the card that it publishes.
+    pub(crate) fn request_card(&self) {
+        match self {
+            Self::Shared(server) => server.main().cards().request_published(),
+            Self::PerKey { instances, .. } => instances.cards().request_published(),
+            Self::Disabled(_) => {}
+        }
+    }
+
     /// Starts the server unless it runs, in this era if it speaks both. Fails with the first failed start, and does not wait
     /// for a restart.
     pub(crate) async fn start(&self, caller: &Caller, era: Era) -> Result<(), Error> {

@@ -241,7 +241,7 @@ impl Actor {
             known_callers: self.services.known_callers.clone(),
             #[cfg(feature = "http")]
             logins: self.services.logins.clone(),
-            published_card: Some(self.cards.published().clone()),
+            published_card: self.cards.published(),
         }
     }
 

@@ -1,5 +1,6 @@
 //! The cards of a server: the declared one, and the one that it publishes itself.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, RwLock};
 
 use bytes::Bytes;
@@ -14,6 +15,8 @@ use crate::util::locks::IgnorePoison as _;
 pub(crate) struct ServerCards {
     declared: RwLock<DeclaredCard>,
     published: Arc<OnceLock<ServerCard>>,
+    /// True if the server is to be asked for its card.
+    is_requested: AtomicBool,
 }
 
 /// The card of a spec.
@@ -35,7 +38,11 @@ impl DeclaredCard {
 
 impl ServerCards {
     pub(crate) fn new(spec: &ServerSpec) -> Self {
-        Self { declared: RwLock::new(DeclaredCard::new(spec)), published: Arc::default() }
+        Self {
+            declared: RwLock::new(DeclaredCard::new(spec)),
+            published: Arc::default(),
+            is_requested: AtomicBool::new(false),
+        }
     }
 
     /// Replaces the declared card by that of a changed spec.
@@ -48,9 +55,14 @@ impl ServerCards {
         self.declared.read().ignore_poison().listing.clone()
     }
 
-    /// Returns the place of the published card, which is set once.
-    pub(crate) fn published(&self) -> &Arc<OnceLock<ServerCard>> {
-        &self.published
+    /// Lets the next connection ask the server for its card.
+    pub(crate) fn request_published(&self) {
+        self.is_requested.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns the place of the published card, which is set once, if it was requested.
+    pub(crate) fn published(&self) -> Option<Arc<OnceLock<ServerCard>>> {
+        self.is_requested.load(Ordering::Relaxed).then(|| self.published.clone())
     }
 
     /// Returns the declared card, with the texts of the published one where it has none.

@@ -36,6 +36,7 @@ mod oauth;
 mod one_server;
 mod policy;
 mod prompts_and_resources;
+mod published_card;
 mod refused_starts;
 mod registration;
 mod reload;
