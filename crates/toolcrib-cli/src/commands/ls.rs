@@ -4,10 +4,11 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use toolcrib::config::{Config, DeclaredServer, DeclaredValue, Origin};
 
+use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::output::Output;
 use crate::paths::Paths;
-use crate::report::declared::{find_declared, value_json};
+use crate::report::declared::{find_declared, is_on, reason, value_json};
 use crate::report::list_to_json;
 use crate::report::server::ToolChangeReport;
 
@@ -17,18 +18,18 @@ pub(crate) fn run(paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
     if out.json {
         let declared = config.declared.iter().map(|server| declared_json(server, &config, paths));
         out.print_json(&declared.collect())?;
-        return Ok(ExitStatus::Success);
+        return check_refused(&config);
     }
     let title_of = |server: &DeclaredServer| server.card.as_ref()?.title.clone();
     let has_titles = config.declared.iter().any(|server| title_of(server).is_some());
     let row = |server: &DeclaredServer| {
-        let active = if server.active { "on" } else { "off" };
+        let active = if is_on(server, &config) { "on" } else { "off" };
         let mut row = vec![
             server.id.to_string(),
             active.to_owned(),
             transport(server, &config, paths).to_owned(),
             server.command_or_url(),
-            server.reason.clone(),
+            reason(server, &config).to_owned(),
         ];
         if has_titles {
             row.push(title_of(server).unwrap_or_default());
@@ -44,7 +45,15 @@ pub(crate) fn run(paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
     if rows.is_empty() {
         out.print_note("no server is declared; `toolcrib add NAME -- COMMAND` adds one")?;
     }
-    Ok(ExitStatus::Success)
+    check_refused(&config)
+}
+
+/// Fails with the problems of a config that is refused as a whole, as the commands that use it do.
+pub(super) fn check_refused(config: &Config) -> Result<ExitStatus> {
+    match config.is_refused() {
+        true => Err(CommandError::invalid_config(config).into()),
+        false => Ok(ExitStatus::Success),
+    }
 }
 
 /// Shows one server with all its values and their origins.
@@ -62,9 +71,9 @@ pub(crate) fn show(server: &str, paths: &Paths, out: &mut Output) -> Result<Exit
         object["values"] = values.iter().map(value_json).collect();
         object["unapproved"] = list_to_json(&unapproved);
         out.print_json(&object)?;
-        return Ok(ExitStatus::Success);
+        return check_refused(&config);
     }
-    out.print_line(&format!("{}: {}", server.id, server.reason))?;
+    out.print_line(&format!("{}: {}", server.id, reason(server, &config)))?;
     if let Some(card) = &server.card {
         let texts = [&card.title, &card.description];
         texts.into_iter().flatten().try_for_each(|text| out.print_line(&format!("  {text}")))?;
@@ -74,7 +83,7 @@ pub(crate) fn show(server: &str, paths: &Paths, out: &mut Output) -> Result<Exit
         let message = format!("{} differs from what was approved ({})", changed.label(), changed.change);
         out.warn(&message, Some(&format!("toolcrib approve {}", server.id)))?;
     }
-    Ok(ExitStatus::Success)
+    check_refused(&config)
 }
 
 /// Returns what a server offered when it was last listed and that differs from what was approved.
@@ -121,7 +130,7 @@ fn transport(server: &DeclaredServer, config: &Config, paths: &Paths) -> &'stati
 fn declared_json(server: &DeclaredServer, config: &Config, paths: &Paths) -> Value {
     json!({
         "name": server.id.as_str(),
-        "active": server.active,
+        "active": is_on(server, config),
         "enabled": server.enabled,
         "transport": transport(server, config, paths),
         "endpoint": server.command_or_url(),
@@ -130,6 +139,6 @@ fn declared_json(server: &DeclaredServer, config: &Config, paths: &Paths) -> Val
         "card_tags": server.card.as_ref().map(|card| card.tags.as_slice()).unwrap_or_default(),
         "tags": server.when.as_ref().map(toolcrib::config::TagCondition::required_tags).unwrap_or_default(),
         "origin": {"file": server.origin.file.display().to_string(), "line": server.origin.line},
-        "reason": server.reason,
+        "reason": reason(server, config),
     })
 }

@@ -9,7 +9,7 @@ use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::output::Output;
 use crate::paths::Paths;
-use crate::report::declared::{find_declared, why_json};
+use crate::report::declared::{find_declared, reason, why_json};
 
 /// Prints the reason, the tags, the scopes and the values of one server.
 pub(crate) fn run(args: &WhyArgs, paths: &Paths, out: &mut Output) -> Result<ExitStatus> {
@@ -30,9 +30,9 @@ pub(crate) fn run(args: &WhyArgs, paths: &Paths, out: &mut Output) -> Result<Exi
     let active: Vec<&str> = config.tags.active.keys().map(String::as_str).collect();
     if out.json {
         out.print_json(&why_json(&layered, &config, server))?;
-        return Ok(ExitStatus::Success);
+        return ls::check_refused(&config);
     }
-    out.print_line(&format!("{}: {}", server.id, server.reason))?;
+    out.print_line(&format!("{}: {}", server.id, reason(server, &config)))?;
     if let Some(condition) = &server.when {
         out.print_line(&format!("requires: {}", format_condition(condition)))?;
         out.print_line(&format!("active tags: {}", active.join(", ")))?;
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &WhyArgs, paths: &Paths, out: &mut Output) -> Result<Exi
     }
     out.print_line("values:")?;
     values.iter().try_for_each(|value| ls::print_value(value, out))?;
-    Ok(ExitStatus::Success)
+    ls::check_refused(&config)
 }
 
 fn format_condition(condition: &TagCondition) -> String {

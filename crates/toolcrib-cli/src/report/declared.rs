@@ -27,12 +27,25 @@ pub(crate) fn why_json(layered: &LayeredConfig, config: &Config, server: &Declar
     });
     json!({
         "name": server.id.as_str(),
-        "active": server.active,
-        "reason": server.reason,
+        "active": is_on(server, config),
+        "reason": reason(server, config),
         "scopes": scopes.collect::<Vec<_>>(),
         "tags": {"active": active, "wanted": server.when.as_ref().map(condition_json)},
         "values": layered.server_values(&server.id).iter().map(value_json).collect::<Vec<_>>(),
     })
+}
+
+/// Returns whether a server is on: nothing is, while the config is refused.
+pub(crate) fn is_on(server: &DeclaredServer, config: &Config) -> bool {
+    server.active && !config.is_refused()
+}
+
+/// Returns why a server is on or off.
+pub(crate) fn reason<'a>(server: &'a DeclaredServer, config: &Config) -> &'a str {
+    match server.active && config.is_refused() {
+        true => "off: the config is refused as a whole",
+        false => &server.reason,
+    }
 }
 
 fn condition_json(condition: &TagCondition) -> Value {

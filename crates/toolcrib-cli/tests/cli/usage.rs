@@ -223,6 +223,26 @@ fn invalid_tag_in_the_environment_is_an_error() {
 }
 
 #[test]
+fn refused_config_is_reported_by_ls_show_and_why() {
+    let home = Home::new(&server("echo", "echo"));
+    let run = |args: &[&str]| -> RunResult {
+        deadline::output(home.command(args).env("TOOLCRIB_TAGS", "no way")).into()
+    };
+    for args in [&["ls"][..], &["show", "echo"], &["why", "echo"]] {
+        let result = run(args).expect(6);
+        assert!(result.stdout.contains("the config is refused as a whole"), "{args:?}: {}", result.stdout);
+        assert!(result.stderr.contains("`no way` in `TOOLCRIB_TAGS` is not a tag"), "{}", result.stderr);
+        assert!(result.stderr.contains("hint:"), "{}", result.stderr);
+        let result = run(&[args, &["--json"]].concat()).expect(6);
+        let json = result.json();
+        let server = if args == ["ls"] { &json[0] } else { &json };
+        assert_eq!(server["active"], false, "{json}");
+        assert_eq!(result.error()["code"], "config_invalid");
+    }
+    home.run(&["why", "echo"]).expect(0);
+}
+
+#[test]
 fn user_is_known_without_variables() {
     let user = deadline::output(Command::new("id").arg("-un"));
     let user = String::from_utf8(user.stdout).unwrap();
