@@ -15,7 +15,7 @@ pub(crate) struct InitArgs {
     #[arg(long, conflicts_with_all = ["yes", "undo"])]
     pub(crate) dry_run: bool,
     /// Undo every `init`; files that were edited since are not changed
-    #[arg(long, conflicts_with = "yes")]
+    #[arg(long)]
     pub(crate) undo: bool,
     /// Do not install the service
     #[arg(long, conflicts_with = "undo")]

@@ -255,3 +255,10 @@ fn init_replaces_a_server_that_is_called_toolcrib() {
     run_discreetly(&home, &["init", "--undo"]).expect(0);
     assert_eq!(read(), before);
 }
+
+#[test]
+fn undo_accepts_yes() {
+    let home = Home::new("");
+    let error = home.run(&["init", "--undo", "--yes", "--json"]).expect(1).error();
+    assert_eq!(error["code"], "nothing_to_undo", "{error}");
+}
