@@ -59,7 +59,7 @@ use crate::cli::Cli;
 use crate::client::GatewayClient;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
-use crate::gateway::{self, Signals};
+use crate::gateway::{Signals, StandaloneCrib};
 use crate::hints::hint_text;
 use crate::output::Output;
 use crate::paths::Paths;
@@ -100,14 +100,15 @@ where
 {
     out.warn_problems(&config.problems)?;
     let mut signals = Signals::new()?;
-    let crib = gateway::build(paths, &config)?;
+    let standalone = StandaloneCrib::new(paths, &config)?;
+    let crib = standalone.crib.clone();
     let output = tokio::select! {
         output = work(crib.clone()) => Some(output),
         () = signals.wait_for_any() => None,
     };
     let finished = finish(output, out);
     let stop = Wait::new("stopping the servers", ServerSource::Crib(&crib));
-    stop.run(crib.shutdown(SHUTDOWN_GRACE)).await;
+    stop.run(standalone.shutdown(SHUTDOWN_GRACE)).await;
     Ok(finished)
 }
 
@@ -129,9 +130,10 @@ fn standalone_hint(hint: &str, server: Option<&str>, paths: &Paths) -> String {
 
 /// Replaces hints that need a gateway by one about the declaration of the server.
 fn repair_hint(hint: &str, server: Option<&str>, config: &Path) -> String {
-    let needs_gateway = ["toolcrib logs", "toolcrib restart"].iter().any(|command| hint.starts_with(command));
     match server {
-        Some(server) if needs_gateway => format!("check `servers.{server}` in {}", config.display()),
+        Some(server) if hint.starts_with("toolcrib restart") => {
+            format!("check `servers.{server}` in {}", config.display())
+        }
         _ => hint.split(", then run `toolcrib restart").next().unwrap_or(hint).to_owned(),
     }
 }

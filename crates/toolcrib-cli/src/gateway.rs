@@ -21,6 +21,7 @@ mod signals;
 mod socket_activation;
 #[cfg(target_os = "linux")]
 mod socket_owners;
+mod standalone_crib;
 mod tls;
 mod watch;
 
@@ -69,10 +70,11 @@ pub(crate) use self::log_files::read_log;
 use self::login_starter::LoopbackLogins;
 pub(crate) use self::other_gateway::{OtherGateway, STOP_GRACE};
 use self::peer_check::PeerCheck;
-use self::settings::{GatewaySettings, SettingsTarget, library_settings, with_waits};
+use self::settings::{GatewaySettings, SettingsTarget, with_waits};
 use self::shared_store::LoadingKey;
 pub(crate) use self::shared_store::{find_forwarding_note, find_store_problem, probe_store};
 pub(crate) use self::signals::{SignalRequest, Signals};
+pub(crate) use self::standalone_crib::StandaloneCrib;
 pub(crate) use self::tls::find_tls_problem;
 
 /// Time that finished responses get to reach their clients after every server has stopped.
@@ -347,14 +349,6 @@ async fn load_settings(config: &Config, secrets: &SecretLocator) -> Result<Gatew
     let secrets = secrets.clone();
     let loaded = tokio::task::spawn_blocking(move || GatewaySettings::from_config(&config, &secrets)).await;
     loaded.unwrap_or_else(|error| Err(CommandError::unexpected(&error)))
-}
-
-/// Builds a crib for commands that run without a gateway.
-pub(crate) fn build(paths: &Paths, config: &Config) -> Result<Crib, CommandError> {
-    let audit = Arc::new(Audit::new(config.audit.as_ref())?);
-    let secrets = SecretLocator::new(paths, &config.secrets);
-    let builder = builder(paths, library_settings(config), &secrets).observer(audit);
-    build_crib(with_waits(builder, &config.limits))
 }
 
 fn builder(paths: &Paths, settings: Settings, secrets: &SecretLocator) -> CribBuilder {

@@ -21,10 +21,10 @@ use crate::cli::DoctorArgs;
 use crate::client::GatewayClient;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
-use crate::gateway::Signals;
+use crate::gateway::{Signals, StandaloneCrib};
 use crate::output::Output;
 use crate::paths::Paths;
-use crate::progress::{ServerSource, Wait};
+use crate::progress::Wait;
 use crate::secrets::SecretLocator;
 
 /// Servers that are checked at the same time.
@@ -185,7 +185,7 @@ pub(crate) async fn run(args: &DoctorArgs, paths: &Paths, out: &mut Output) -> R
 /// Checks the servers of a config that is not in use yet, and starts them in this process. Fails if a check fails.
 pub(super) async fn try_servers(config: &Config, paths: &Paths, out: &mut Output) -> Result<Completion> {
     let mut list = CheckList::default();
-    let starter = ServerStarter::standalone(paths, config)?;
+    let starter = ServerStarter::Trial(StandaloneCrib::new(paths, config)?);
     let checker = ServerChecker { starter, secrets: SecretLocator::new(paths, &config.secrets) };
     let specs = config.roster.servers().cloned().collect();
     let completion = checker.check_all(specs, &mut list, out).await?;
@@ -224,9 +224,9 @@ impl ServerChecker {
             printed = checker.print_checks(specs, list, out) => printed.map(|()| Completion::Done),
             () = signals.wait_for_any() => Ok(Completion::Interrupted),
         };
-        if let ServerStarter::Standalone { crib, .. } = &checker.starter {
-            let stop = Wait::new("stopping the servers", ServerSource::Crib(crib));
-            stop.run(crib.shutdown(super::SHUTDOWN_GRACE)).await;
+        if !matches!(checker.starter, ServerStarter::Gateway(_)) {
+            let stop = Wait::new("stopping the servers", checker.starter.watched());
+            stop.run(checker.starter.stop()).await;
         }
         completion
     }

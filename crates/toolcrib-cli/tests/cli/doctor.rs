@@ -120,6 +120,19 @@ fn add_try_writes_only_a_server_that_starts() {
 }
 
 #[test]
+fn add_try_says_how_to_pass_a_missing_variable() {
+    let home = Home::new("");
+    let script = "echo 'Error: GITHUB_TOKEN environment variable is required' >&2; exit 1";
+    let failed = home.run(&["add", "--try", "hub", "--", "sh", "-c", script]).expect(2);
+    let fix = "pass the variable with `-e GITHUB_TOKEN=VALUE` or `--inherit-env GITHUB_TOKEN`";
+    assert!(failed.stdout.contains(fix), "{}", failed.stdout);
+    let script = "echo 'Error: no such folder' >&2; exit 1";
+    let failed = home.run(&["add", "--try", "hub", "--", "sh", "-c", script]).expect(2);
+    assert!(failed.stdout.contains("check the command and its arguments"), "{}", failed.stdout);
+    assert!(!failed.stdout.contains("servers.hub"), "it is not declared: {}", failed.stdout);
+}
+
+#[test]
 fn logs_are_read_from_the_file_without_a_gateway() {
     let home = Home::with_demo_servers();
     home.run(&["logs", "echo"]).expect(4);

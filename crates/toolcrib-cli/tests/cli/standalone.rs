@@ -339,6 +339,20 @@ fn json_output_has_no_hints_of_warnings() {
     }
 }
 
+#[test]
+fn stderr_of_a_server_that_a_command_started_is_in_its_log() {
+    let script = "echo 'no database at /srv' >&2; exit 3";
+    let home = Home::new(&format!("[servers.notes]\ncommand = 'sh'\nargs = ['-c', \"{script}\"]\n"));
+    let failed = home.run(&["tools"]).expect(4);
+    assert!(failed.stderr.contains("hint: toolcrib logs"), "{}", failed.stderr);
+    let log = home.run(&["logs", "notes"]).expect(0).stdout;
+    assert!(log.contains("no database at /srv"), "{log}");
+    home.run(&["call", "--command", "sh -c 'echo x >&2; exit 3'", "tool"]).expect(4);
+    let logs: Vec<_> =
+        std::fs::read_dir(home.config().with_file_name("state").join("logs")).unwrap().flatten().collect();
+    assert_eq!(logs.len(), 1, "only declared servers have a log: {logs:?}");
+}
+
 /// Returns a home on the host `here` whose server `memory` runs in the gateway of that host, and the gateway's port, on which
 /// nothing listens.
 fn home_of_placed_server() -> (Home, u16) {

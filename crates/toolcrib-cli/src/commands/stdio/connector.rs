@@ -12,16 +12,16 @@ use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use toolcrib::Project;
 use toolcrib::util::encoding;
 use toolcrib::util::tasks::SpawnBoxed as _;
-use toolcrib::{Crib, Project};
 use toolcrib_serve::{McpService, PROJECT_HEADER, PipeIdentity, serve_pipe};
 
 use super::auto_start;
 use crate::client;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
-use crate::gateway::{self, OtherGateway};
+use crate::gateway::{OtherGateway, StandaloneCrib};
 use crate::paths::Paths;
 
 /// The time that messages wait for a gateway before this command serves the agent itself.
@@ -43,7 +43,7 @@ pub(super) struct GatewayConnector<'a> {
     config_flag: Option<&'a Path>,
     profile: Option<&'a str>,
     /// The crib of this command while it serves the agent itself.
-    own_crib: Option<Crib>,
+    own_crib: Option<StandaloneCrib>,
     tasks: TaskTracker,
 }
 
@@ -138,11 +138,11 @@ impl<'a> GatewayConnector<'a> {
     /// Starts an MCP service in this process and returns a pipe to it.
     fn serve_standalone(&mut self, last_question: u64) -> Result<GatewayPipe> {
         let config = self.paths.valid_config()?;
-        let crib = gateway::build(self.paths, &config)?;
+        let standalone = StandaloneCrib::new(self.paths, &config)?;
         tracing::warn!("the gateway did not come back; continuing without it");
-        crib.begin_discovery();
-        let service = Arc::new(McpService::new(crib.clone()));
-        self.own_crib = Some(crib);
+        standalone.crib.begin_discovery();
+        let service = Arc::new(McpService::new(standalone.crib.clone()));
+        self.own_crib = Some(standalone);
         let (agent_end, service_end) = tokio::io::duplex(PIPE_CAPACITY);
         let (reader, writer) = tokio::io::split(service_end);
         let identity = PipeIdentity {
