@@ -260,7 +260,9 @@ impl Admin {
             let text = query_value(query, "q").unwrap_or_default();
             let wait = if is_set("wait") { ToolsWait::All } else { ToolsWait::Brief };
             let query = ToolsQuery { text: &text, wait, refreshes: is_set("refresh") };
-            return tool_listing::query_tools(self.crib(), caller, query).await.to_json();
+            let mut report = tool_listing::query_tools(self.crib(), caller, query).await;
+            report.add_disabled_servers(&self.gateway.config_report().problems);
+            return report.to_json();
         };
         let selector = match query_value(query, "server").map(|server| server.parse()) {
             Some(Ok(server)) => Some(Selector::OnServer(server, name)),

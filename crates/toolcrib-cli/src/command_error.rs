@@ -13,6 +13,9 @@ use crate::hints::{self, hint_text};
 /// The number of stderr lines of a server that are shown.
 const MAX_STDERR_LINES: usize = 10;
 
+/// The code of an error about the config.
+pub(crate) const CONFIG_INVALID: &str = "config_invalid";
+
 /// The start of the part of a message that says when a server is started again.
 const NEXT_ATTEMPT: &str = ", next attempt in ";
 
@@ -62,13 +65,13 @@ impl CommandError {
     /// Creates the error for a config that cannot be used, with all its problems.
     pub(crate) fn invalid_config(config: &Config) -> Self {
         let message = format!("the config `{}` is invalid", config.file.display());
-        let error = Self::new(ExitStatus::InvalidConfig, "config_invalid", message).hint("toolcrib check");
+        let error = Self::new(ExitStatus::InvalidConfig, CONFIG_INVALID, message).hint("toolcrib check");
         error.with_problems(&config.problems)
     }
 
     /// Creates the error for a config with this problem.
     pub(crate) fn config_problem(problem: &Problem) -> Self {
-        let error = Self::new(ExitStatus::InvalidConfig, "config_invalid", problem.to_string());
+        let error = Self::new(ExitStatus::InvalidConfig, CONFIG_INVALID, problem.to_string());
         Self { hint: problem.hint.clone(), ..error.with_problems(std::slice::from_ref(problem)) }
     }
 

@@ -5,13 +5,14 @@ mod schema_text;
 
 use anyhow::Result;
 use serde_json::{Value, json};
+use toolcrib::config::ProblemScope;
 use toolcrib::search::MAX_QUERY_CHARS;
 use toolcrib::util::encoding;
 use toolcrib::{Caller, Crib};
 
 use crate::cli::ToolsArgs;
 use crate::client::GatewayClient;
-use crate::command_error::CommandError;
+use crate::command_error::{CommandError, ProblemReport};
 use crate::exit::ExitStatus;
 use crate::output::Output;
 use crate::paths::Paths;
@@ -40,15 +41,20 @@ pub(crate) async fn run(args: &ToolsArgs, paths: &Paths, out: &mut Output) -> Re
             finish(listing.transpose()?, out)
         }
         None => {
+            let mut config = paths.valid_config()?;
+            let problems: Vec<ProblemReport> = config.problems.iter().map(ProblemReport::new).collect();
+            // They are printed with the list.
+            config.problems.retain(|problem| !matches!(problem.scope, ProblemScope::Server(_)));
             let work = async |crib: Crib| {
                 let local = Caller::local();
                 let text = args.query.as_deref().unwrap_or_default();
                 let query = ToolsQuery { text, wait: standalone_wait(args), refreshes: args.refresh };
                 let listing = tool_listing::query_tools(&crib, &local, query);
-                let listing = Wait::new(action, ServerSource::Crib(&crib)).run(listing).await;
+                let mut listing = Wait::new(action, ServerSource::Crib(&crib)).run(listing).await;
+                listing.add_disabled_servers(&problems);
                 with_standalone_hints(listing, paths)
             };
-            super::run_with_config(paths, paths.valid_config()?, out, work, finish).await?
+            super::run_with_config(paths, config, out, work, finish).await?
         }
     }
 }
@@ -200,7 +206,12 @@ pub(super) fn missing_json(listing: &ToolsReport) -> Value {
 
 /// Returns the exit status of a list: nothing was found and a server failed, or it succeeded.
 pub(super) fn listing_exit(is_empty: bool, listing: &ToolsReport) -> ExitStatus {
-    if is_empty && !listing.failed.is_empty() { ExitStatus::Unreachable } else { ExitStatus::Success }
+    let failed = &listing.failed;
+    match is_empty && !failed.is_empty() {
+        true if failed.iter().all(FailureReport::is_config_problem) => ExitStatus::InvalidConfig,
+        true => ExitStatus::Unreachable,
+        false => ExitStatus::Success,
+    }
 }
 
 /// Prints in one line which servers were not searched.

@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 use toolcrib::access::expose::estimate_tokens;
 use toolcrib::{Error, PinStatus, PinnedKind, Pinning, SearchHit, ServerStatus, Tool};
 
+use crate::command_error::{CONFIG_INVALID, ProblemReport};
 use crate::hints::error_data;
 
 use super::{Members, Report, list_to_json};
@@ -23,6 +24,15 @@ pub(crate) struct ToolsReport {
     pub(crate) not_running: Option<Vec<String>>,
     /// The server that the list was asked for.
     pub(crate) server: Option<ServerStateReport>,
+}
+
+impl ToolsReport {
+    /// Adds the servers that problems of their config disable, unless the list was asked for another one.
+    pub(crate) fn add_disabled_servers(&mut self, problems: &[ProblemReport]) {
+        if self.server.is_none() {
+            self.failed.extend(FailureReport::of_disabled_servers(problems));
+        }
+    }
 }
 
 /// A server and its state.
@@ -210,6 +220,26 @@ impl FailureReport {
     pub(crate) fn new(error: &Error) -> Self {
         let report = Self::from_json(&error_data(error));
         Self { message: error.to_string(), code: error.kind().facts().name.to_owned(), ..report }
+    }
+
+    /// Creates a report for each server that a problem of its config disables.
+    fn of_disabled_servers(problems: &[ProblemReport]) -> Vec<Self> {
+        let report = |problem: &ProblemReport| {
+            let server = problem.server.clone()?;
+            Some(Self {
+                message: format!("{problem} (server `{server}` is disabled)"),
+                hint: problem.hint.clone(),
+                server: Some(server),
+                code: CONFIG_INVALID.to_owned(),
+                details: Map::new(),
+            })
+        };
+        problems.iter().filter_map(report).collect()
+    }
+
+    /// Returns whether the config of the server is invalid, so that no start was tried.
+    pub(crate) fn is_config_problem(&self) -> bool {
+        self.code == CONFIG_INVALID
     }
 
     /// Returns the JSON form for `tools --json`.

@@ -340,6 +340,33 @@ fn json_output_has_no_hints_of_warnings() {
 }
 
 #[test]
+fn tools_names_servers_with_a_broken_config() {
+    let home = Home::new(&format!("{}\n[servers.broken]\ncommand = 7\n", server("echo", "echo")));
+    let check = || {
+        for flags in [&["tools", "--json"][..], &["tools", "--json", "-q"]] {
+            let result = home.run(flags).expect(0);
+            let failed = result.json()["failed"].clone();
+            assert_eq!(failed.as_array().map(Vec::len), Some(1), "{failed}");
+            assert_eq!(
+                (&failed[0]["server"], &failed[0]["code"]),
+                (&"broken".into(), &"config_invalid".into())
+            );
+            let message = failed[0]["message"].as_str().unwrap();
+            assert!(message.contains("config.toml:") && failed[0]["hint"].is_string(), "{failed}");
+        }
+        let shown = home.run(&["tools"]).expect(0);
+        assert_eq!(shown.stderr.matches("config.toml:").count(), 1, "{}", shown.stderr);
+        assert!(shown.stderr.contains("server `broken` is disabled"), "{}", shown.stderr);
+    };
+    check();
+    let gateway = home.serve(&["-q"]);
+    check();
+    drop(gateway);
+    home.write("[servers.broken]\ncommand = 7\n");
+    home.run(&["tools"]).expect(6);
+}
+
+#[test]
 fn stderr_of_a_server_that_a_command_started_is_in_its_log() {
     let script = "echo 'no database at /srv' >&2; exit 3";
     let home = Home::new(&format!("[servers.notes]\ncommand = 'sh'\nargs = ['-c', \"{script}\"]\n"));
