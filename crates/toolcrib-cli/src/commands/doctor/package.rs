@@ -64,7 +64,7 @@ pub(super) async fn check(command: &CommandSpec, has_started: bool) -> Option<Ch
                 Package::Npm(_) | Package::PyPi(_) => Check::warn("package", message),
                 _ => Check::fail("package", message),
             };
-            Some(check.fix(package.install_command()))
+            Some(check.fix(package.fix()))
         }
     }
 }
@@ -106,10 +106,17 @@ impl Package {
         }
     }
 
-    fn install_command(&self) -> String {
+    /// Returns how to get the package. Those of npm and PyPI are installed by their launchers, so that a missing one does not exist,
+    /// or the registry was not reached.
+    fn fix(&self) -> String {
         match self {
-            Self::Npm(name) => format!("npm install --global {name}"),
-            Self::PyPi(name) => format!("uv tool install {name}"),
+            Self::Npm(_) => {
+                "correct the name or version in `args`, or check the connection to the npm registry"
+                    .to_owned()
+            }
+            Self::PyPi(_) => {
+                "correct the name or version in `args`, or check the connection to PyPI".to_owned()
+            }
             Self::Image { engine, name } => format!("{engine} pull {name}"),
             Self::Module { python, name } => format!("{python} -m pip install {}", name.replace('_', "-")),
             Self::Script(path) => format!("create `{}`, or correct `args`", path.display()),
@@ -232,6 +239,6 @@ mod tests {
         assert!(!Package::Script("/no/such/file.js".into()).is_present().await);
         let module = Package::Module { python: "no-such-python".to_owned(), name: "x".to_owned() };
         assert!(!module.is_present().await);
-        assert_eq!(module.install_command(), "no-such-python -m pip install x");
+        assert_eq!(module.fix(), "no-such-python -m pip install x");
     }
 }
