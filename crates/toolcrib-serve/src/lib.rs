@@ -122,6 +122,11 @@ pub use crate::admin_routes::{
     AdminEvents, AdminReply, AdminReplyFuture, AdminRequest, AdminRoutes, MetricsFuture, MetricsText,
     NoAdminRoutes,
 };
+/// The example in the README, which is compiled as a documentation test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExample;
+
 #[doc(hidden)]
 pub use crate::batch::{is_batch, join_responses};
 pub use crate::callers::{ActiveCallers, AuthenticatedCaller, Callers, PendingRevocations};
