@@ -12,7 +12,7 @@ fn main() -> ExitCode {
 fn main() -> ExitCode {
     use std::io::Write as _;
     let message = "error: toolcrib runs on Linux and macOS, not on this system\n\
-                   hint: on Windows, run it in WSL: `wsl --install`, then `npm install -g toolcrib` there\n";
+                   hint: on Windows, run it in WSL: `wsl --install`, then install toolcrib there\n";
     // There is no other place to report a closed stderr.
     let _ = std::io::stderr().write_all(message.as_bytes());
     ExitCode::FAILURE
