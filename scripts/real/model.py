@@ -1,13 +1,15 @@
 """A fake model with the two APIs that Claude Code and Codex use, so that both work without an account.
 
-model.py LOG [search | TOOL]: prints its port and then answers every request the same way. It first calls the tool whose name ends
-in `everything__echo`, or in TOOL, if it is offered; when it receives the tool's result, it repeats the result and stops. With
-`search`, it calls `find_tools`, `describe_tools` and `call_tool` one after the other instead. LOG gets one line of JSON for the
-offered tools and one for each tool result.
+model.py LOG [search | TOOL | wait SHELL COUNT]: prints its port and then answers every request the same way. It first calls the
+tool whose name ends in `everything__echo`, or in TOOL, if it is offered; when it receives the tool's result, it repeats the result
+and stops. With `search`, it calls `find_tools`, `describe_tools` and `call_tool` one after the other instead. With `wait`, it calls
+SHELL, the agent's own tool for commands, with `sleep 0.2` COUNT times, which shows how the offered tools change. LOG gets one line
+of JSON for the offered tools and one for each tool result, with the time.
 """
 
 import json
 import sys
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -22,13 +24,16 @@ if sys.argv[2:] == ["search"]:
         ("describe_tools", {"names": [TOOL]}),
         ("call_tool", {"name": TOOL, "arguments": ARGUMENTS}),
     ]
+elif sys.argv[2:3] == ["wait"]:
+    # The argument is named differently by Claude Code and by Codex.
+    CALLS = [(sys.argv[3], {"command" if sys.argv[3] == "Bash" else "cmd": "sleep 0.2"})] * int(sys.argv[4])
 elif sys.argv[2:]:
     CALLS = [(sys.argv[2], {})]
 
 
 def note(**what: Any) -> None:
     with open(sys.argv[1], "a", encoding="utf-8") as log:
-        log.write(json.dumps(what) + "\n")
+        log.write(json.dumps({"at": time.time(), **what}) + "\n")
 
 
 def offered(tools: list[Json], space: str | None = None) -> list[tuple[str | None, str]]:
