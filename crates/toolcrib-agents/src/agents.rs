@@ -312,6 +312,11 @@ impl Agent {
         from_variable.or_else(|| fixed_paths().find(|path| path.exists())).or_else(|| fixed_paths().next())
     }
 
+    /// Returns the name that the agent gives itself in `initialize`, if it is known.
+    pub fn client_name(&self) -> Option<&'static str> {
+        (self.id == "claude").then_some("claude-code")
+    }
+
     /// Returns the keys that lead to one server's entry.
     pub fn entry_path<'a>(&self, server: &'a str) -> Vec<&'a str> {
         self.servers_path.iter().copied().chain([server]).collect()

@@ -3,6 +3,7 @@
 pub mod entry;
 pub mod file;
 pub mod jsonc;
+pub mod merge;
 pub mod toml;
 pub(crate) mod yaml;
 

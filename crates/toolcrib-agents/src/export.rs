@@ -2,22 +2,27 @@
 //! toolcrib wrote are changed, and nothing is written that the agent could not read.
 
 pub mod gateway;
+mod kept_edits;
 mod masked_diff;
 pub mod render;
 #[cfg(test)]
 mod tests;
+mod undo;
 mod undo_log;
 mod validate;
 
 use std::path::Path;
 
 use serde_json::Value as Json;
+use toolcrib::util::maps::collect_map;
 use toolcrib::{Rules, ServerSpec};
 
 use self::gateway::ENTRY_NAME;
+use self::kept_edits::WrittenEntry;
 use self::masked_diff::FileDiff;
 use self::render::RenderedEntry;
-use self::undo_log::{UndoLog, UndoStep};
+pub use self::undo::{ChangedEntries, ExportedText, UndoResult, UndoneExport, forget_undone, undo};
+use self::undo_log::{FileExport, UndoLog};
 use self::validate::EntryOwner;
 use crate::agents::{Agent, AgentFileScope, AgentPaths, ServersLayout};
 use crate::edit::entry::{EditError, EntryMembers, FileLanguage, get_path};
@@ -55,6 +60,8 @@ pub struct ExportPlan {
     removed: Vec<Vec<String>>,
     /// Entries that are not written, because others have their names.
     blocked: Vec<(String, EntryMembers)>,
+    /// Members of the entry of toolcrib, without what it keeps of a person.
+    chosen: Option<Json>,
     /// Settings that the agent cannot express.
     pub warnings: Vec<String>,
     undo_log: UndoLog,
@@ -87,7 +94,7 @@ pub fn plan(
             plan.set_entries(agent, entries)
                 .map_err(|error| invalid_file_error(agent, plan.file(), &error))?;
         }
-        ServersLayout::OwnListFile => plan.set_own_list(entries),
+        ServersLayout::OwnListFile => plan.set_own_list(agent, entries),
     }
     plan.validate_result(agent)?;
     Ok(plan)
@@ -158,6 +165,7 @@ impl ExportPlan {
             names: Vec::new(),
             removed: Vec::new(),
             blocked: Vec::new(),
+            chosen: None,
             warnings: Vec::new(),
             undo_log,
         }
@@ -181,6 +189,11 @@ impl ExportPlan {
     /// Returns the contents after the change.
     pub fn after(&self) -> &str {
         &self.text
+    }
+
+    /// Returns the entries that the change writes and removes.
+    pub fn changed_entries(&self) -> ChangedEntries {
+        ChangedEntries { names: self.names.clone(), removed: self.removed.clone() }
     }
 
     /// Removes further entries of the file, by the keys that lead to them. They are entries of others, so undoing the
@@ -220,10 +233,16 @@ impl ExportPlan {
         let document = agent.language.parse(self.original.text())?;
         let existing =
             get_path(&document, agent.servers_path).and_then(Json::as_object).cloned().unwrap_or_default();
-        let own_names = self.undo_log.latest().map(|step| step.names).unwrap_or_default();
-        for (name, members) in entries {
+        let last_step = self.undo_log.latest();
+        let last = last_step.as_ref().and_then(|step| step.chosen.clone());
+        let own_names = last_step.map(|step| step.names).unwrap_or_default();
+        for (name, mut members) in entries {
             let foreign =
                 existing.get(&name).filter(|entry| !own_names.contains(&name) && !is_toolcrib_entry(entry));
+            if name == ENTRY_NAME {
+                let current = existing.get(&name).filter(|_| foreign.is_none());
+                members = self.choose_members(agent, members, current, last.as_ref());
+            }
             if foreign.is_some_and(|entry| *entry != Json::Object(members.iter().cloned().collect())) {
                 self.warnings.push(self.blocked_warning(&name));
                 self.blocked.push((name, members));
@@ -238,16 +257,39 @@ impl ExportPlan {
         Ok(())
     }
 
-    fn set_own_list(&mut self, entries: Vec<(String, EntryMembers)>) {
-        let named = entries.into_iter().map(|(name, members)| {
+    fn set_own_list(&mut self, agent: &Agent, entries: Vec<(String, EntryMembers)>) {
+        // A file that is no longer valid is written anew.
+        let document = agent.language.parse(self.original.text()).unwrap_or_default();
+        let current = named_entries(agent, &document).into_iter().find(|(name, _)| name == ENTRY_NAME);
+        let last = self.undo_log.latest().and_then(|step| step.chosen);
+        let mut items = Vec::new();
+        for (name, members) in entries {
             let mut item = vec![("name".to_owned(), Json::from(name.clone()))];
             item.extend(members);
-            (name, item)
-        });
-        let (names, items): (Vec<String>, Vec<EntryMembers>) = named.unzip();
+            if name == ENTRY_NAME {
+                let current = current.as_ref().map(|(_, entry)| *entry);
+                item = self.choose_members(agent, item, current, last.as_ref());
+            }
+            self.names.push(name);
+            items.push(item);
+        }
         let head = [("name", "toolcrib"), ("version", "0.0.1"), ("schema", "v1")];
-        self.names = names;
         self.text = yaml::render_list_file(&head, "mcpServers", &items);
+    }
+
+    /// Returns the members of the entry of toolcrib, with what a person added to the current one.
+    fn choose_members(
+        &mut self,
+        agent: &Agent,
+        members: EntryMembers,
+        current: Option<&Json>,
+        last: Option<&Json>,
+    ) -> EntryMembers {
+        self.chosen = Some(Json::Object(collect_map(members.iter().cloned())));
+        match current {
+            Some(current) => WrittenEntry { agent, current, last }.keep_edits(members),
+            None => members,
+        }
     }
 
     /// Validates the planned file. Entries of others are checked only if the agent rejects a file with one bad entry.
@@ -261,7 +303,8 @@ impl ExportPlan {
         }
         for (name, entry) in named_entries(agent, &document) {
             let is_own = agent.layout == ServersLayout::OwnListFile || self.names.contains(&name);
-            let owner = if is_own { EntryOwner::Ours } else { EntryOwner::Theirs };
+            let is_edited = name == ENTRY_NAME && self.chosen.as_ref().is_some_and(|chosen| chosen != entry);
+            let owner = if is_own && !is_edited { EntryOwner::Ours } else { EntryOwner::Theirs };
             if !is_own && !agent.rejects_file_on_bad_entry {
                 continue;
             }
@@ -314,7 +357,15 @@ impl ExportPlan {
     pub fn write(&self) -> Result<(), Error> {
         self.check_writable()?;
         let file = self.file();
-        self.undo_log.add(file, self.before(), &self.text, &self.names, &self.removed).map_err(|error| {
+        let export = FileExport {
+            file,
+            before: self.before(),
+            after: &self.text,
+            names: &self.names,
+            removed: &self.removed,
+            chosen: self.chosen.as_ref(),
+        };
+        self.undo_log.add(&export).map_err(|error| {
             let message = format!("cannot back up `{}`: {error}; nothing was changed", file.display());
             Error::new(AgentErrorKind::CannotBackUp, message)
         })?;
@@ -348,98 +399,6 @@ impl ExportPlan {
         let message = format!("another process changed `{}` right after it was written", file.display());
         Err(Error::new(AgentErrorKind::ChangedMeanwhile, message).with_hint("run the command again"))
     }
-}
-
-/// Result of undoing an export.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum UndoResult {
-    /// The file has its previous contents again.
-    Restored,
-    /// The file did not exist before and was removed.
-    Removed,
-    /// The file was changed since the export, so only toolcrib's entries were removed, and the entries that they had
-    /// replaced were put back.
-    EntriesRemoved,
-}
-
-/// An export that was undone.
-#[derive(Debug)]
-pub struct UndoneExport {
-    /// The change that was made.
-    pub plan: ExportPlan,
-    /// The state of the file now.
-    pub result: UndoResult,
-}
-
-/// Undoes the last export to an agent's file. `state_dir` has the records of earlier exports.
-///
-/// # Errors
-///
-/// Fails if no export is recorded, or if the file cannot be changed.
-pub fn undo(
-    agent: &Agent,
-    scope: AgentFileScope,
-    paths: &AgentPaths,
-    state_dir: &Path,
-) -> Result<UndoneExport, Error> {
-    let original = open_original(agent, scope, paths)?;
-    let undo_log = UndoLog::for_file(state_dir, original.path());
-    let Some(step) = undo_log.latest() else {
-        let message = format!("no export to `{}` to undo", original.path().display());
-        return Err(Error::new(AgentErrorKind::NothingToUndo, message));
-    };
-    // A file that only toolcrib writes is undone even if it was changed since.
-    let untouched =
-        step.matches_written(original.text().as_bytes()) || agent.layout == ServersLayout::OwnListFile;
-    let (text, result) = match &step.before {
-        _ if !original.exists() => (String::new(), UndoResult::Removed),
-        Some(before) if untouched => (String::from_utf8_lossy(before).into_owned(), UndoResult::Restored),
-        None if untouched => (String::new(), UndoResult::Removed),
-        _ => {
-            let text = undo_entries(agent, original.text(), &step)
-                .map_err(|error| invalid_file_error(agent, original.path(), &error))?;
-            (text, UndoResult::EntriesRemoved)
-        }
-    };
-    let plan = ExportPlan::new(agent, original, text, undo_log);
-    match result {
-        UndoResult::Removed => plan.original.remove()?,
-        UndoResult::Restored | UndoResult::EntriesRemoved => plan.original.replace(&plan.text)?,
-    }
-    plan.undo_log.remove(&step);
-    Ok(UndoneExport { plan, result })
-}
-
-/// Drops the record of the last export to a file that has the contents from before it again.
-pub fn forget_undone(file: &Path, state_dir: &Path) {
-    let undo_log = UndoLog::for_file(state_dir, file);
-    let Ok(original) = OriginalFile::read(file) else { return };
-    let now = original.exists().then(|| original.text().as_bytes());
-    if let Some(step) = undo_log.latest().filter(|step| step.before.as_deref() == now) {
-        undo_log.remove(&step);
-    }
-}
-
-/// Removes the entries of an export from a text, and puts back those that it removed.
-fn undo_entries(agent: &Agent, text: &str, step: &UndoStep) -> Result<String, EditError> {
-    let mut text = text.to_owned();
-    for name in &step.names {
-        text = agent.language.remove_entry(&text, &agent.entry_path(name))?;
-    }
-    let before =
-        agent.language.parse(&String::from_utf8_lossy(step.before.as_deref().unwrap_or_default()))?;
-    for keys in &step.removed {
-        let path: Vec<&str> = keys.iter().map(String::as_str).collect();
-        let is_there_again = get_path(&agent.language.parse(&text)?, &path).is_some();
-        let entry = get_path(&before, &path).and_then(Json::as_object).filter(|_| !is_there_again);
-        if let Some(entry) = entry {
-            let members: EntryMembers =
-                entry.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
-            text = agent.language.set_entry(&text, &path, &members)?;
-        }
-    }
-    Ok(text)
 }
 
 /// Returns the entries of a file with their names.

@@ -30,6 +30,9 @@ use crate::edit::toml::TomlFile;
 use crate::error::Error;
 use crate::export;
 
+/// Key of the entries that an agent uses in one project only, below the folder of the project.
+const PROJECTS_KEY: &str = "projects";
+
 /// Longest name of a server.
 const MAX_NAME_LENGTH: usize = 32;
 
@@ -76,9 +79,49 @@ pub struct ImportedEntry {
     pub keys: Option<Vec<String>>,
     /// True if the agent does not use the entry.
     pub disabled: bool,
+    /// True if the entry starts or connects to toolcrib itself.
+    pub is_gateway: bool,
+    /// The tools that the agent may use of the server.
+    pub tools: ToolLists,
+}
+
+/// The agent's own lists of the tools of a server.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ToolLists {
+    /// The only tools that it may use; all of them if absent.
+    pub allow: Option<Vec<String>>,
+    /// Tools that it may not use.
+    pub deny: Vec<String>,
 }
 
 impl ImportedEntry {
+    fn new(source: &ImportSource, name: String, keys: Option<Vec<String>>) -> Self {
+        Self {
+            name,
+            file: source.file.clone(),
+            agent: source.agent.map(|agent| agent.id),
+            verdict: ImportVerdict::Skipped(String::new()),
+            notes: Vec::new(),
+            keys,
+            disabled: false,
+            is_gateway: false,
+            tools: ToolLists::default(),
+        }
+    }
+
+    /// Returns whether the entry has a name, in its file or as a server.
+    pub fn is_called(&self, name: &str) -> bool {
+        self.name == name || to_server_id(&self.name).is_some_and(|id| id.as_str() == name)
+    }
+
+    /// Returns the folder of the project that alone has the entry, if its file has entries of several projects.
+    pub fn project(&self) -> Option<&str> {
+        match self.keys.as_deref() {
+            Some([section, project, ..]) if section == PROJECTS_KEY => Some(project),
+            _ => None,
+        }
+    }
+
     /// Returns the name of the server in the config, if the entry is one.
     pub fn server(&self) -> Option<&str> {
         match &self.verdict {
@@ -121,6 +164,19 @@ pub struct ImportRequest<'a> {
     pub config_text: &'a str,
     /// Handling of secrets.
     pub secrets: SecretExtraction<'a>,
+    /// Entries that stay where they are.
+    pub left_out: LeftOut<'a>,
+}
+
+/// Entries that an import leaves out.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LeftOut<'a> {
+    /// Agents whose files are not read, by their names.
+    pub agents: &'a [&'a str],
+    /// Names of entries, as they are in the file or as servers would be called.
+    pub servers: &'a [String],
+    /// True if entries stay that an agent uses in one project only.
+    pub project_entries: bool,
 }
 
 /// An import in progress.
@@ -131,6 +187,7 @@ struct Importer<'a> {
     secret_names: SecretNames<'a>,
     /// Imported servers that no agent uses so far.
     disabled: BTreeSet<String>,
+    left_out: LeftOut<'a>,
 }
 
 /// Imports servers from the text of an agent's file into a config text. Neither reads nor writes files.
@@ -179,25 +236,19 @@ pub fn import_text(
 /// Fails if `from` is neither an agent nor a file, or if the file is invalid. With `auto`, invalid files are skipped.
 pub fn import(request: &ImportRequest<'_>) -> Result<Import, Error> {
     let secret_names = SecretNames::new(request.secrets).with_variables(request.paths);
-    let mut importer = Importer::new(request.config_path, request.config_text, secret_names);
+    let importer = Importer::new(request.config_path, request.config_text, secret_names);
+    let mut importer = Importer { left_out: request.left_out, ..importer };
     let mut imported = Vec::new();
     let sources = sources::find(request.from, request.scope, request.paths)?;
     let is_own_config = |source: &ImportSource| is_same_file(&source.file, request.config_path);
-    for source in sources.into_iter().filter(|source| !is_own_config(source)) {
-        let agent = source.agent.map(|agent| agent.id);
+    let is_left_out =
+        |source: &ImportSource| source.agent.is_some_and(|agent| request.left_out.agents.contains(&agent.id));
+    for source in sources.into_iter().filter(|source| !is_own_config(source) && !is_left_out(source)) {
         let entries = match source.entries(request.paths) {
             Ok(entries) => entries,
             Err(error) if request.from == "auto" => {
                 let verdict = ImportVerdict::Skipped(error.to_string());
-                imported.push(ImportedEntry {
-                    name: String::new(),
-                    file: source.file,
-                    agent,
-                    verdict,
-                    notes: Vec::new(),
-                    keys: None,
-                    disabled: false,
-                });
+                imported.push(ImportedEntry { verdict, ..ImportedEntry::new(&source, String::new(), None) });
                 continue;
             }
             Err(error) => return Err(error),
@@ -237,6 +288,7 @@ impl<'a> Importer<'a> {
             secrets: Vec::new(),
             secret_names,
             disabled: BTreeSet::new(),
+            left_out: LeftOut::default(),
         }
     }
 
@@ -244,15 +296,7 @@ impl<'a> Importer<'a> {
     fn import_entries(&mut self, source: &ImportSource, entries: Vec<SourceEntry>) -> Vec<ImportedEntry> {
         let mut imported = Vec::new();
         for SourceEntry { name, keys, value } in entries {
-            let mut entry = ImportedEntry {
-                name,
-                file: source.file.clone(),
-                agent: source.agent.map(|agent| agent.id),
-                verdict: ImportVerdict::Skipped(String::new()),
-                notes: Vec::new(),
-                keys,
-                disabled: false,
-            };
+            let mut entry = ImportedEntry::new(source, name, keys);
             if let Err(reason) = self.import_entry(source.agent, &value, &mut entry) {
                 entry.verdict = ImportVerdict::Skipped(reason);
             }
@@ -268,15 +312,28 @@ impl<'a> Importer<'a> {
         value: &Json,
         report: &mut ImportedEntry,
     ) -> Result<(), String> {
-        if export::is_toolcrib_entry(value) || is_gateway_url(value) {
+        report.is_gateway = export::is_toolcrib_entry(value) || is_gateway_url(value);
+        if report.is_gateway {
             return Err("it starts or connects to toolcrib itself".to_owned());
         }
         let Some(id) = to_server_id(&report.name) else {
             return Err("its name has no characters that are valid in a server name".to_owned());
         };
+        if self.left_out.servers.iter().any(|name| report.is_called(name)) {
+            return Err("it is left out".to_owned());
+        }
+        if let Some(project) = report.project().filter(|_| self.left_out.project_entries) {
+            return Err(format!(
+                "only the project `{project}` has it; `toolcrib import` offers it everywhere"
+            ));
+        }
         let mut draft = draft::read_entry(agent, id.as_str(), value, &self.secret_names)?;
         let may_need_login = mcp_remote::unwrap_bridge(&mut draft);
         report.disabled = draft.disabled;
+        report.tools = ToolLists { allow: draft.allow.clone(), deny: draft.deny.clone() };
+        if let Some(project) = report.project() {
+            draft.notes.push(format!("only the project `{project}` had it; now it is offered everywhere"));
+        }
         let extracted = extract_secrets::extract_secrets(&mut draft, id.as_str(), &mut self.secret_names);
         let existing = Config::parse(self.config_path, &self.config_text).roster;
         // Agents resolve relative commands against directories that are not known here.

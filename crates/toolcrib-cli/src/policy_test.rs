@@ -138,6 +138,11 @@ struct DeclaredRights<'a> {
 
 fn find_caller(config: &Config, args: &PolicyTestArgs) -> Result<Caller, CommandError> {
     let name = args.caller.as_str();
+    if let Some(agent) = name.strip_prefix("agent:").filter(|agent| agent.parse::<ServerId>().is_ok()) {
+        let profile = args.profile.as_deref();
+        let profile = profile.map(|profile| find_profile(config, profile)).transpose()?;
+        return Ok(config.policy.local_caller(Some(agent), profile));
+    }
     let declared = find_rights(config, name)?;
     let profile = args.profile.as_deref();
     if let (Some(own), Some(other)) = (declared.profile, profile)
@@ -173,7 +178,7 @@ fn find_rights<'a>(config: &'a Config, name: &str) -> Result<DeclaredRights<'a>,
     let error = CommandError::usage(format!("no caller is called `{name}`"));
     Err(match closest_match(name, names.chain([local.as_str()])) {
         Some(similar) => error.hint(format!("did you mean `{similar}`?")),
-        None => error.hint("declare `[callers.NAME]`, or use `ISSUER:SUBJECT` or `local`"),
+        None => error.hint("declare `[callers.NAME]`, or use `ISSUER:SUBJECT`, `agent:NAME` or `local`"),
     })
 }
 

@@ -68,7 +68,7 @@ impl<B: AsRef<[u8]>> AsRef<[u8]> for ClaimedBytes<B> {
 
 impl CallerMemory {
     pub(crate) fn new(caller: &Caller) -> Self {
-        Self { used: AtomicUsize::new(0), has_whole_limit: *caller == Caller::local() }
+        Self { used: AtomicUsize::new(0), has_whole_limit: caller.is_local() }
     }
 }
 

@@ -359,7 +359,7 @@ impl ConnectionContext {
         };
         self.login.succeed();
         let known_callers = self.gateway.service.crib.known_callers();
-        if known_callers.is_wanted() && access.caller != Caller::local() {
+        if known_callers.is_wanted() && !access.caller.is_local() {
             // Beside a session or on a Unix socket, a token is not looked at, so that nothing is done with it.
             let is_token_checked = is_known && self.peer.entrypoint != Entrypoint::Socket;
             let token = if is_token_checked { bearer_token(headers) } else { None };

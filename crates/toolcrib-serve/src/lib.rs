@@ -144,6 +144,7 @@ pub use crate::service::McpService;
 #[doc(hidden)]
 pub use crate::service::listen::final_response as listen_final_response;
 pub use crate::service::recent_clients::{ClientKind, ConnectedClient};
+pub use crate::service::search_tools::search_list_bytes;
 pub use crate::service::shown_tools::{ClientListCost, ShownTools};
 pub use crate::static_files::StaticFile;
 pub use crate::stdio::{PIPE_END, PipeIdentity, serve_pipe};

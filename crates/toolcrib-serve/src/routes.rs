@@ -316,7 +316,8 @@ fn upgrade_to_pipe(conn: &ConnectionContext, request: &mut Request<Incoming>) ->
     if let Some(name) = profile.as_ref().filter(|name| !gateway.service.crib.has_profile(name)) {
         return error_response(StatusCode::NOT_FOUND, &format!("no profile is called `{name}`"));
     }
-    let caller = profile.iter().fold(Caller::local(), |caller, profile| caller.with_profile(profile));
+    let agent = query_value(request.uri().query(), "agent");
+    let caller = gateway.service.crib.local_caller(agent.as_deref(), profile.as_deref());
     let announces_end = query_value(request.uri().query(), "end").is_some();
     let last_question = last_question.unwrap_or(0);
     let identity = PipeIdentity { caller, project, last_question, announces_end };

@@ -209,7 +209,7 @@ fn set_value(value: &mut Json, path: &[&str], entry: Option<Json>) -> Option<()>
 }
 
 /// Removes nulls and empty objects, since editors differ in which of them they leave behind.
-fn without_empty_tables(value: &Json) -> Json {
+pub(crate) fn without_empty_tables(value: &Json) -> Json {
     let empty = |value: &Json| value.is_null() || value.as_object().is_some_and(serde_json::Map::is_empty);
     match value {
         Json::Object(members) => {

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use serde_json::Value as Json;
 use toolcrib::{CommandSpec, Config, ServerId, ServerSpec};
 
-use crate::agents::{Agent, AgentFileScope, AgentPaths, InheritedEnvironment};
-use crate::edit::file::is_same_file;
+use crate::agents::{self, Agent, AgentFileScope, AgentPaths, InheritedEnvironment};
+use crate::edit::file::{OriginalFile, is_same_file};
 use crate::error::{AgentErrorKind, Error};
 use crate::secret_heuristics;
 
-use super::{invalid_file_error, named_entries};
+use super::{invalid_file_error, is_toolcrib_entry, named_entries};
 
 /// Name of the entry.
 pub const ENTRY_NAME: &str = "toolcrib";
@@ -31,6 +31,8 @@ pub struct GatewayProgram<'a> {
     pub config: Option<&'a Config>,
     /// Environment variables needed to read the secrets of the config.
     pub secret_variables: &'a [String],
+    /// Profile that the agent is limited to.
+    pub profile: Option<&'a str>,
 }
 
 /// Returns the entry for an agent.
@@ -47,9 +49,15 @@ pub fn gateway_spec(
     let id: ServerId =
         ENTRY_NAME.parse().map_err(|_| Error::new(AgentErrorKind::InvalidRequest, "invalid entry name"))?;
     let mut command = CommandSpec::new(program_name(agent, scope, paths, program.path)).arg("stdio");
+    if !is_shared_file(agent, scope, paths) {
+        command = command.arg("--agent").arg(agent.id);
+    }
     if let Some(path) = program.config_flag {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         command = command.arg("--config").arg(path.display().to_string());
+    }
+    if let Some(profile) = program.profile {
+        command = command.arg("--profile").arg(profile);
     }
     if let (AgentFileScope::User, Some(home)) = (scope, paths.variable("TOOLCRIB_HOME")) {
         let home = std::path::absolute(home).unwrap_or_else(|_| PathBuf::from(home));
@@ -63,6 +71,12 @@ pub fn gateway_spec(
         command.inherit_env = required_variables(program).into_iter().chain(path_variables).collect();
     }
     Ok(ServerSpec::command(id, command))
+}
+
+/// Returns whether another agent reads the same file, so that an entry in it cannot say which agent starts it.
+fn is_shared_file(agent: &Agent, scope: AgentFileScope, paths: &AgentPaths) -> bool {
+    let file = agent.config_file(scope, paths);
+    agents::all().any(|other| other.id != agent.id && other.config_file(scope, paths) == file)
 }
 
 /// Returns the command that an agent starts for the entry in the text of its file, with the variables that the agent
@@ -112,6 +126,14 @@ pub fn written_command(
         }
     }
     Ok(command)
+}
+
+/// Returns whether an agent's file has the entry of toolcrib. A file that cannot be read has none.
+pub fn is_written(agent: &Agent, scope: AgentFileScope, paths: &AgentPaths) -> bool {
+    let file = agent.config_file(scope, paths).and_then(|file| OriginalFile::read(&file).ok());
+    let document = file.and_then(|file| agent.language.parse(file.text()).ok()).unwrap_or_default();
+    let mut entries = named_entries(agent, &document).into_iter();
+    entries.any(|(name, entry)| name == ENTRY_NAME && is_toolcrib_entry(entry))
 }
 
 /// A program that runs packages without installing them, from a cache that it cleans.

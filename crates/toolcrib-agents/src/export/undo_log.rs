@@ -31,6 +31,10 @@ pub(crate) struct UndoStep {
     pub(crate) before: Option<Vec<u8>>,
     /// Digest of the contents after the export.
     after_digest: String,
+    /// Contents after the export.
+    pub(crate) after: Option<Vec<u8>>,
+    /// Members of the entry of toolcrib that the export chose, without what it kept of a person.
+    pub(crate) chosen: Option<Json>,
 }
 
 impl UndoStep {
@@ -38,6 +42,19 @@ impl UndoStep {
     pub(crate) fn matches_written(&self, text: &[u8]) -> bool {
         digest(text) == self.after_digest
     }
+}
+
+/// What an export changes in a file.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FileExport<'a> {
+    pub(crate) file: &'a Path,
+    /// Contents before the export; `None` if the file does not exist.
+    pub(crate) before: Option<&'a str>,
+    pub(crate) after: &'a str,
+    /// See [`UndoStep`].
+    pub(crate) names: &'a [String],
+    pub(crate) removed: &'a [Vec<String>],
+    pub(crate) chosen: Option<&'a Json>,
 }
 
 impl UndoLog {
@@ -48,51 +65,61 @@ impl UndoLog {
 
     /// Returns the newest step.
     pub(crate) fn latest(&self) -> Option<UndoStep> {
-        let number = self.step_numbers().into_iter().next_back()?;
+        self.step(self.step_numbers().into_iter().next_back()?)
+    }
+
+    fn step(&self, number: u64) -> Option<UndoStep> {
         let record: Json = serde_json::from_slice(&fs::read(self.record_path(number)).ok()?).ok()?;
         let names = record["names"].as_array()?.iter().filter_map(|name| name.as_str().map(str::to_owned));
-        // Absent in the records of earlier versions.
-        let removed = record["removed"].as_array().into_iter().flatten();
         let before = match record["existed"].as_bool()? {
-            true => Some(fs::read(self.backup_path(number)).ok()?),
+            true => Some(fs::read(self.copy_path(number, "before")).ok()?),
             false => None,
         };
         Some(UndoStep {
             number,
             names: names.collect(),
-            removed: removed.map(to_keys).collect(),
+            // Absent in the records of earlier versions, like the contents after the export.
+            removed: record["removed"].as_array().into_iter().flatten().map(to_keys).collect(),
             before,
             after_digest: record["after"].as_str()?.to_owned(),
+            after: fs::read(self.copy_path(number, "after")).ok(),
+            chosen: Some(record["chosen"].clone()).filter(Json::is_object),
         })
     }
 
     /// Adds a step. This happens before the file is written, because an extra step does no harm but a missing one does.
-    pub(crate) fn add(
-        &self,
-        file: &Path,
-        before: Option<&str>,
-        after: &str,
-        names: &[String],
-        removed: &[Vec<String>],
-    ) -> io::Result<()> {
+    pub(crate) fn add(&self, export: &FileExport<'_>) -> io::Result<()> {
+        let FileExport { file, before, after, names, removed, chosen } = *export;
         create_private_folder(&self.dir)?;
         let numbers = self.step_numbers();
         let number = numbers.last().map_or(1, |last| last + 1);
         if let Some(text) = before {
-            write_private(&self.backup_path(number), text.as_bytes())?;
+            write_private(&self.copy_path(number, "before"), text.as_bytes())?;
         }
+        write_private(&self.copy_path(number, "after"), after.as_bytes())?;
         let record = json!({
             "file": file.display().to_string(),
             "existed": before.is_some(),
             "after": digest(after.as_bytes()),
             "names": names,
             "removed": removed,
+            "chosen": chosen,
         });
         write_private(&self.record_path(number), record.to_string().as_bytes())?;
         for old in numbers.iter().rev().skip(MAX_STEPS - 1) {
             self.remove_step(*old);
         }
         Ok(())
+    }
+
+    /// Removes the newest steps, back to the one whose file had these contents before it. Without such a step, none is
+    /// removed.
+    pub(crate) fn remove_back_to(&self, before: Option<&[u8]>) {
+        let steps: Vec<UndoStep> =
+            self.step_numbers().into_iter().rev().filter_map(|number| self.step(number)).collect();
+        if let Some(last) = steps.iter().position(|step| step.before.as_deref() == before) {
+            steps[..=last].iter().for_each(|step| self.remove(step));
+        }
     }
 
     /// Removes a step that was undone or whose export failed.
@@ -102,7 +129,8 @@ impl UndoLog {
 
     fn remove_step(&self, number: u64) {
         let _ = fs::remove_file(self.record_path(number));
-        let _ = fs::remove_file(self.backup_path(number));
+        let _ = fs::remove_file(self.copy_path(number, "before"));
+        let _ = fs::remove_file(self.copy_path(number, "after"));
     }
 
     fn step_numbers(&self) -> Vec<u64> {
@@ -117,8 +145,8 @@ impl UndoLog {
         self.dir.join(format!("{number}.json"))
     }
 
-    fn backup_path(&self, number: u64) -> PathBuf {
-        self.dir.join(format!("{number}.before"))
+    fn copy_path(&self, number: u64, kind: &str) -> PathBuf {
+        self.dir.join(format!("{number}.{kind}"))
     }
 }
 
@@ -138,22 +166,30 @@ fn digest(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
+    fn add(log: &UndoLog, before: Option<&str>, after: &str) {
+        let file = Path::new("/agent/settings.json");
+        log.add(&FileExport { file, before, after, names: &[], removed: &[], chosen: None }).unwrap();
+    }
+
     #[test]
     fn log_keeps_only_the_newest_steps() {
         let dir = tempfile::tempdir().unwrap();
-        let file = Path::new("/agent/settings.json");
-        let log = UndoLog::for_file(dir.path(), file);
+        let log = UndoLog::for_file(dir.path(), Path::new("/agent/settings.json"));
         assert_eq!(log.latest(), None);
-        log.add(file, None, "a", &["x".to_owned()], &[]).unwrap();
+        add(&log, None, "a");
         for step in 0..MAX_STEPS + 3 {
-            log.add(file, Some(&step.to_string()), "b", &[], &[]).unwrap();
+            add(&log, Some(&step.to_string()), "b");
         }
         assert_eq!(log.step_numbers().len(), MAX_STEPS);
         let last = log.latest().unwrap();
-        assert_eq!(last.before.as_deref(), Some(&b"12"[..]));
+        assert_eq!((last.before.as_deref(), last.after.as_deref()), (Some(&b"12"[..]), Some(&b"b"[..])));
         assert!(last.matches_written(b"b") && !last.matches_written(b"a"));
         log.remove(&last);
         assert_eq!(log.latest().unwrap().before.as_deref(), Some(&b"11"[..]));
+        log.remove_back_to(Some(b"7"));
+        assert_eq!(log.latest().unwrap().before.as_deref(), Some(&b"6"[..]));
+        log.remove_back_to(None);
+        assert_eq!(log.latest().unwrap().before.as_deref(), Some(&b"6"[..]), "no step has it");
         assert_eq!(UndoLog::for_file(dir.path(), Path::new("/other")).latest(), None);
     }
 
@@ -162,8 +198,10 @@ mod tests {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
         let log = UndoLog::for_file(dir.path(), Path::new("/f"));
-        log.add(Path::new("/f"), Some("TOKEN"), "", &[], &[]).unwrap();
+        add(&log, Some("TOKEN"), "TOKEN");
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!((mode(&log.dir), mode(&log.backup_path(1))), (0o700, 0o600));
+        for kind in ["before", "after"] {
+            assert_eq!((mode(&log.dir), mode(&log.copy_path(1, kind))), (0o700, 0o600));
+        }
     }
 }

@@ -132,7 +132,7 @@ impl ImportSource {
         }
         if let Some(project) = project.filter(|_| agent.id == "claude") {
             let project = project.display().to_string();
-            entries.extend(named_objects(&document, &["projects", &project, "mcpServers"]));
+            entries.extend(named_objects(&document, &[super::PROJECTS_KEY, &project, "mcpServers"]));
         }
         Ok(entries)
     }

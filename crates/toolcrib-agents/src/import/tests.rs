@@ -41,6 +41,7 @@ impl Home {
             config_path: &self.dir.path().join("config.toml"),
             config_text: text,
             secrets,
+            left_out: LeftOut::default(),
         })
     }
 
@@ -373,6 +374,7 @@ fn entry_that_is_enabled_anywhere_enables_the_server() {
             config_path: Path::new("/c.toml"),
             config_text,
             secrets: SecretExtraction::Env,
+            left_out: LeftOut::default(),
         };
         find_originals(&request).unwrap().len()
     };
@@ -398,6 +400,7 @@ fn variables_and_stored_secrets_are_compared_by_value() {
             config_path: Path::new("/c.toml"),
             config_text: &format!("[servers.z]\ncommand = 'x'\nenv = {{ API_TOKEN = '{reference}' }}\n"),
             secrets: SecretExtraction::Store(&mine),
+            left_out: LeftOut::default(),
         });
         import.unwrap().entries[0].verdict.as_str()
     };

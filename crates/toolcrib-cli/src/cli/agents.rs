@@ -14,7 +14,7 @@ pub(crate) struct InitArgs {
     /// Show what would be changed, without writing anything
     #[arg(long, conflicts_with_all = ["yes", "undo"])]
     pub(crate) dry_run: bool,
-    /// Undo every `init`; files that were edited since are not changed
+    /// Undo every `init`; edits that were made since stay
     #[arg(long)]
     pub(crate) undo: bool,
     /// Do not install the service
@@ -89,6 +89,9 @@ pub(crate) struct ExportArgs {
     /// Also remove the agent's own entries of servers that toolcrib has, so that none runs twice
     #[arg(long, conflicts_with = "expand")]
     pub(crate) replace: bool,
+    /// Offer the agent only what this profile includes
+    #[arg(long, value_name = "NAME", conflicts_with = "expand")]
+    pub(crate) profile: Option<String>,
     /// Show the changes, without writing anything
     #[arg(long)]
     pub(crate) dry_run: bool,
@@ -96,7 +99,7 @@ pub(crate) struct ExportArgs {
     #[arg(long, conflicts_with = "dry_run")]
     pub(crate) check: bool,
     /// Undo the last export
-    #[arg(long, conflicts_with_all = ["dry_run", "check", "expand", "replace"])]
+    #[arg(long, conflicts_with_all = ["dry_run", "check", "expand", "replace", "profile"])]
     pub(crate) undo: bool,
 }
 
@@ -105,6 +108,9 @@ pub(crate) struct ExportArgs {
 pub(crate) struct RunArgs {
     /// The name of the agent
     pub(crate) agent: String,
+    /// Offer the agent only what this profile includes
+    #[arg(long, value_name = "NAME")]
+    pub(crate) profile: Option<String>,
     /// Arguments for the agent
     #[arg(last = true, value_name = "ARGS")]
     pub(crate) args: Vec<OsString>,

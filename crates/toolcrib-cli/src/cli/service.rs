@@ -1,6 +1,7 @@
 //! Arguments of `serve`, `stdio` and `service`. Doc comments are help texts.
 
 use clap::{Args, Subcommand, ValueEnum};
+use toolcrib::ServerId;
 
 use crate::listen::ListenAddr;
 
@@ -33,6 +34,9 @@ pub(crate) struct StdioArgs {
     /// Offer only what this profile includes
     #[arg(long, value_name = "NAME")]
     pub(crate) profile: Option<String>,
+    /// The agent that starts this command, whose rules apply as those of the caller `agent:NAME`
+    #[arg(long, value_name = "NAME")]
+    pub(crate) agent: Option<ServerId>,
 }
 
 /// Arguments of `service`.

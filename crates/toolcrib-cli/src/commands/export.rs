@@ -9,7 +9,7 @@ use toolcrib_agents::agents::{self, Agent, AgentFileScope, AgentPaths};
 use toolcrib_agents::edit::file::OriginalFile;
 use toolcrib_agents::export::gateway::{self, GatewayProgram, PackageRunner};
 use toolcrib_agents::export::{self, ExportPlan, ExportedServer, UndoResult, UndoneExport};
-use toolcrib_agents::import::{self, ImportRequest, ImportedEntry, SecretExtraction};
+use toolcrib_agents::import::{self, ImportRequest, ImportedEntry, LeftOut, SecretExtraction};
 
 use crate::cli::ExportArgs;
 use crate::client;
@@ -17,6 +17,7 @@ use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::output::Output;
 use crate::paths::Paths;
+use crate::policy_test::find_profile;
 use crate::secrets::{self, SecretLocator};
 
 /// The inputs that are the same for every agent.
@@ -68,8 +69,15 @@ pub(crate) async fn run(
     let agent_paths = AgentPaths::from_env()?;
     let scope = args.scope.into();
     let agents = select_agents(args, scope, &agent_paths)?;
-    let needs_config = args.expand || args.replace;
+    let needs_config = args.expand || args.replace || args.profile.is_some();
     let config = if needs_config { Some(paths.valid_config()?) } else { paths.read_config().ok() };
+    if let (Some(profile), Some(config)) = (&args.profile, &config) {
+        find_profile(config, profile)?;
+    }
+    if config.is_none() && !args.undo {
+        let CommandError { message, hint, .. } = paths.missing_config_error();
+        out.warn(&format!("{message}; agents get no tools without it"), hint.as_deref())?;
+    }
     if let Some(error) = config.as_ref().and_then(super::missing_gateway_error)
         && !args.undo
         && (args.expand || !client::is_running(paths).await)
@@ -160,13 +168,15 @@ pub(super) fn gateway_spec(
     agent_paths: &AgentPaths,
     config_flag: Option<&Path>,
     config: Option<&Config>,
+    profile: Option<&str>,
 ) -> Result<ServerSpec, CommandError> {
     let path = std::env::current_exe().map_err(|error| {
         let message = format!("cannot find the path of this program: {error}");
         CommandError::new(ExitStatus::Failure, "no_program", message)
     })?;
     let secret_variables = config.map(secrets::required_variables).unwrap_or_default();
-    let program = GatewayProgram { path: &path, config_flag, config, secret_variables: &secret_variables };
+    let secret_variables = &secret_variables;
+    let program = GatewayProgram { path: &path, config_flag, config, secret_variables, profile };
     Ok(gateway::gateway_spec(agent, scope, agent_paths, &program)?)
 }
 
@@ -205,6 +215,7 @@ impl Exporter<'_> {
             config_path: &self.paths.config,
             config_text: config_text.text(),
             secrets: SecretExtraction::Store(&locator),
+            left_out: LeftOut::default(),
         })?;
         let originals = originals_in(plan, &entries, config);
         plan.remove_entries(agent, &originals.keys)?;
@@ -217,7 +228,8 @@ impl Exporter<'_> {
 
     fn plan(&self, agent: &Agent) -> Result<ExportPlan, CommandError> {
         let config = self.config.as_ref();
-        let gateway = gateway_spec(agent, self.scope, &self.agent_paths, self.config_flag, config)?;
+        let profile = self.args.profile.as_deref();
+        let gateway = gateway_spec(agent, self.scope, &self.agent_paths, self.config_flag, config, profile)?;
         let servers: Vec<ExportedServer<'_>> = match config.filter(|_| self.args.expand) {
             Some(config) => config
                 .roster

@@ -7,7 +7,9 @@ use serde_json::{Value, json};
 use toolcrib::config::{ConfigChange, LayeredConfig};
 use toolcrib_agents::agents::AgentPaths;
 use toolcrib_agents::edit::file::OriginalFile;
-use toolcrib_agents::import::{self, Import, ImportRequest, ImportVerdict, ImportedEntry, SecretExtraction};
+use toolcrib_agents::import::{
+    self, Import, ImportRequest, ImportVerdict, ImportedEntry, LeftOut, SecretExtraction,
+};
 
 use super::config_changes;
 use super::gateway_update::GatewayUpdate;
@@ -40,6 +42,7 @@ pub(crate) async fn run(args: &ImportArgs, paths: &Paths, out: &mut Output) -> R
             config_path: &paths.config,
             config_text: original.text(),
             secrets,
+            left_out: LeftOut::default(),
         })?,
     };
     let plan = ImportPlan { import, original, config: &paths.config, agent_paths, args };

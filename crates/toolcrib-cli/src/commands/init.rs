@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use serde_json::{Value, json};
-use toolcrib_agents::agents::{Agent, AgentFileScope, AgentPaths};
+use toolcrib_agents::agents::{AgentFileScope, AgentPaths};
 use toolcrib_agents::export;
 
 use self::journal::{FileUndo, InitJournal, InitRecord, RecordedFile};
@@ -255,6 +255,8 @@ fn report_json(plan: &InitPlan, result: Option<&InitResult>) -> Value {
 #[derive(Default)]
 struct UndoReport {
     restored: Vec<PathBuf>,
+    /// Files that were edited since, and have everything but the change.
+    edited: Vec<RecordedFile>,
     left: Vec<RecordedFile>,
     service_removed: bool,
     /// Why the service is still installed.
@@ -267,7 +269,7 @@ impl UndoReport {
     }
 }
 
-/// Undoes every `init`, the newest first. Files that were edited since are not changed.
+/// Undoes every `init`, the newest first. What was edited since stays.
 fn undo(agent_paths: &AgentPaths, paths: &Paths, locator: &SecretLocator) -> Result<UndoReport> {
     let journal = InitJournal::new(paths.state_dir());
     let records = journal.records()?;
@@ -313,17 +315,21 @@ fn undo_files(
 ) -> Result<InitRecord> {
     let mut left = InitRecord { files: Vec::new(), ..record.clone() };
     for file in record.files.iter().rev() {
+        let is_in = |list: &[RecordedFile]| list.iter().any(|other| other.path == file.path);
         match file.undo(agent_paths)? {
             FileUndo::Restored => report.restored.push(file.path.clone()),
             FileUndo::Unchanged => {}
+            FileUndo::EditsKept if is_in(&report.edited) => {}
+            FileUndo::EditsKept => report.edited.push(file.clone()),
             FileUndo::Edited => {
-                if !report.left.iter().any(|other| other.path == file.path) {
+                if !is_in(&report.left) {
                     report.left.push(file.clone());
                 }
                 left.files.push(file.clone());
+                continue;
             }
         }
-        export::forget_undone(&file.path, paths.state_dir());
+        export::forget_undone(&file.path, file.before()?.as_deref(), paths.state_dir());
     }
     Ok(left)
 }
@@ -346,19 +352,28 @@ fn print_undo(report: &UndoReport, agent_paths: &AgentPaths, out: &mut Output) -
         let text = |path: &Path| path.display().to_string();
         let left = |file: &RecordedFile| json!({"file": text(&file.path), "backup": file.backup.as_deref().map(text)});
         let restored: Vec<String> = report.restored.iter().map(|path| text(path)).collect();
+        let edited: Vec<String> = report.edited.iter().map(|file| text(&file.path)).collect();
         let left: Vec<Value> = report.left.iter().map(left).collect();
         return out.print_json(&json!({
-            "restored": restored, "left": left,
+            "restored": restored, "edited": edited, "left": left,
             "service_removed": report.service_removed, "service_left": report.service_left,
         }));
     }
     for path in &report.restored {
         out.print_line(&format!("restored `{}`", agent_paths.abbreviate(path)))?;
     }
+    for file in &report.edited {
+        let path = agent_paths.abbreviate(&file.path);
+        let removed = match file.agent {
+            Some(_) => "the entry of toolcrib is removed, and what it replaced is back",
+            None => "what `init` added is removed",
+        };
+        out.print_line(&format!("`{path}` was edited since, which stays; {removed}"))?;
+    }
     if report.service_removed {
         out.print_line("removed the service")?;
     }
-    if report.restored.is_empty() && report.is_complete() {
+    if report.restored.is_empty() && report.edited.is_empty() && report.is_complete() {
         out.print_note("all files are as they were before")?;
     }
     if let Some(reason) = &report.service_left {
@@ -371,12 +386,10 @@ fn print_undo(report: &UndoReport, agent_paths: &AgentPaths, out: &mut Output) -
             None => "it did not exist before".to_owned(),
         };
         let hint = match file.agent {
-            Some(Agent { id, .. }) => format!(
-                "`toolcrib export {id} --undo` removes only the entry of toolcrib and puts back what it replaced"
-            ),
+            Some(_) => format!("repair the file, then run `{UNDO}` again"),
             None => "`toolcrib rm NAME` removes a server that you no longer need".to_owned(),
         };
-        out.warn(&format!("`{path}` was edited since and is not changed; {before}"), Some(&hint))?;
+        out.warn(&format!("`{path}` was edited since and cannot be changed; {before}"), Some(&hint))?;
     }
     Ok(())
 }

@@ -24,6 +24,7 @@ use crate::client;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::paths::Paths;
+use crate::policy_test::find_profile;
 
 /// The command line and environment variable that start an agent.
 #[derive(Debug, PartialEq, Eq)]
@@ -37,13 +38,18 @@ struct AgentLaunch {
 pub(crate) async fn run(args: &RunArgs, config_flag: Option<&Path>, paths: &Paths) -> Result<ExitStatus> {
     let agent_paths = AgentPaths::from_env()?;
     let agent = Agent::find(&args.agent)?;
-    let config = paths.read_config().ok();
-    if let Some(error) = config.as_ref().and_then(super::missing_gateway_error)
+    let config = paths.valid_config()?;
+    if let Some(profile) = &args.profile {
+        find_profile(&config, profile)?;
+    }
+    if let Some(error) = super::missing_gateway_error(&config)
         && !client::is_running(paths).await
     {
         return Err(error.into());
     }
-    let spec = gateway_spec(agent, AgentFileScope::User, &agent_paths, config_flag, config.as_ref())?;
+    let profile = args.profile.as_deref();
+    let scope = AgentFileScope::User;
+    let spec = gateway_spec(agent, scope, &agent_paths, config_flag, Some(&config), profile)?;
     let entry = render::render_entry(agent, &spec, None).members.unwrap_or_default();
     let launch = plan_launch(agent, &entry, &agent_paths, paths.state_dir(), &args.args)?;
     let error = Command::new(launch.program).args(&launch.args).envs(launch.variable).exec();

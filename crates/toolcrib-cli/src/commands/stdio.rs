@@ -14,7 +14,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use tokio::net::UnixStream;
 use tokio_util::sync::CancellationToken;
-use toolcrib::{Caller, Project};
+use toolcrib::{Crib, Project, ServerId};
 use toolcrib_serve::{McpService, PipeIdentity, serve_pipe};
 
 use self::connector::GatewayConnector;
@@ -30,9 +30,13 @@ fn working_folder() -> Option<String> {
     std::env::current_dir().ok().and_then(|folder| folder.to_str().map(str::to_owned))
 }
 
-/// Returns the local caller with a profile.
-fn local_caller(profile: Option<&str>) -> Caller {
-    profile.into_iter().fold(Caller::local(), Caller::with_profile)
+/// What the agent says about itself on its command line.
+#[derive(Debug, Clone, Copy)]
+struct AgentOptions<'a> {
+    /// The name of the agent.
+    name: Option<&'a str>,
+    /// The profile that it is limited to, instead of its own.
+    profile: Option<&'a str>,
 }
 
 /// Serves until stdin ends.
@@ -42,18 +46,19 @@ pub(crate) async fn run(
     paths: &Paths,
     out: &mut Output,
 ) -> Result<ExitStatus> {
-    let profile = args.profile.as_deref();
-    if let Some(name) = profile {
+    let agent =
+        AgentOptions { name: args.agent.as_ref().map(ServerId::as_str), profile: args.profile.as_deref() };
+    if let Some(name) = agent.profile {
         find_profile(&paths.valid_config()?, name)?;
     }
     match find_or_start_gateway(config_flag, paths, out).await? {
         Some(stream) => {
-            let mut connector = GatewayConnector::new(paths, config_flag, profile);
+            let mut connector = GatewayConnector::new(paths, config_flag, agent);
             let result = serve_attached(&mut connector, stream, paths, out).await;
             connector.close().await;
             result?;
         }
-        None => serve_standalone(profile, paths, out).await?,
+        None => serve_standalone(agent, paths, out).await?,
     }
     Ok(ExitStatus::Success)
 }
@@ -111,12 +116,13 @@ async fn serve_attached(
 }
 
 /// Serves the agent with servers of this process.
-async fn serve_standalone(profile: Option<&str>, paths: &Paths, out: &mut Output) -> Result<()> {
+async fn serve_standalone(agent: AgentOptions<'_>, paths: &Paths, out: &mut Output) -> Result<()> {
     let max_message_size = paths.valid_config()?.limits.body;
-    let serve = async |crib| {
+    let serve = async |crib: Crib| {
+        let caller = crib.local_caller(agent.name, agent.profile);
         let service = Arc::new(McpService::new(crib));
         let identity = PipeIdentity {
-            caller: local_caller(profile),
+            caller,
             project: Project::from_roots(working_folder()),
             last_question: 0,
             announces_end: false,

@@ -21,7 +21,7 @@ impl LoginStarter for LoopbackLogins {
         caller: Caller,
         logins: Logins,
     ) -> LoginFuture<Result<PendingLogin, OAuthError>> {
-        let is_elsewhere = self.is_exposed && caller != Caller::local();
+        let is_elsewhere = self.is_exposed && !caller.is_local();
         Box::pin(async move {
             if is_elsewhere {
                 let message = format!(

@@ -331,6 +331,51 @@ fn run_passes_arguments_and_exit_code() {
 }
 
 #[test]
+fn commands_without_a_config_say_what_to_do() {
+    let home = Home::new("");
+    fs::remove_file(home.config()).unwrap();
+    let mut agent = run_fake_agent(&home, "claude", "echo started");
+    let ran = RunResult::from(deadline::output(&mut agent)).expect(6);
+    assert!(!ran.stdout.contains("started"), "{}", ran.stdout);
+    let results = [
+        ran,
+        home.run_with_input(&["stdio"], "").expect(6),
+        run(&home, &["ui"]).expect(6),
+        run(&home, &["tools"]).expect(6),
+        run(&home, &["ls"]).expect(6),
+    ];
+    for RunResult { stderr, .. } in results {
+        assert!(stderr.contains("config file not found") && stderr.contains("`toolcrib init`"), "{stderr}");
+        assert!(stderr.contains("`toolcrib add "), "{stderr}");
+    }
+    let exported = run(&home, &["export", "claude"]).expect(0);
+    assert!(exported.stderr.contains("`toolcrib init`"), "{}", exported.stderr);
+}
+
+#[test]
+fn entry_names_the_agent_and_the_profile() {
+    let home = Home::new(&format!("[profiles.work]\nservers = [\"echo\"]\n{}", server("echo", "echo")));
+    let file = write_claude_file(&home, CLAUDE);
+    run(&home, &["export", "claude", "--profile", "work"]).expect(0);
+    let args = || -> Value {
+        let text = fs::read_to_string(&file).unwrap();
+        serde_json::from_str::<Value>(&text).unwrap()["mcpServers"]["toolcrib"]["args"].clone()
+    };
+    let expected = serde_json::json!(["stdio", "--agent", "claude", "--profile", "work"]);
+    assert_eq!(args(), expected);
+    run(&home, &["export", "claude"]).expect(0);
+    run(&home, &["export", "claude", "--check"]).expect(0);
+    assert_eq!(args(), expected, "the profile stays");
+    let mut agent = run_fake_agent(&home, "claude", "printf '%s\\n' \"$1\"");
+    let shown = RunResult::from(deadline::output(&mut agent)).expect(0);
+    assert!(shown.stdout.contains(r#""args":["stdio","--agent","claude"]"#), "{}", shown.stdout);
+    for command in [&["export", "claude", "--profile", "wrok"][..], &["run", "claude", "--profile", "wrok"]] {
+        let error = run(&home, command).expect(1);
+        assert!(error.stderr.contains("did you mean `work`?"), "{}", error.stderr);
+    }
+}
+
+#[test]
 fn signal_reaches_agent() {
     let home = Home::with_demo_servers();
     let mut command =

@@ -173,7 +173,7 @@ fn init_replaces_servers_of_all_agents_and_undo_restores_all_bytes() {
 }
 
 #[test]
-fn init_undo_leaves_edited_files_alone() {
+fn init_undo_keeps_what_was_edited_since() {
     let home = home_with_agents(1);
     let before = read_files(&home);
     write_file(&home, ".kiro/settings/mcp.json", "{ broken");
@@ -191,22 +191,42 @@ fn init_undo_leaves_edited_files_alone() {
     assert!(done.stdout.contains("the first agent starts the gateway"), "{}", done.stdout);
     assert!(!user_home(&home).join(".config/systemd").exists());
     assert!(done.stderr.contains("undo: toolcrib init --undo"), "{}", done.stderr);
-    let claude = user_home(&home).join(".claude.json");
-    let edited = fs::read_to_string(&claude).unwrap().replace("7", "8");
-    fs::write(&claude, &edited).unwrap();
+    // What others write into the files stays, as Claude Code and Qwen Code do whenever they run.
+    let edit = |path: &str, old: &str, new: &str| {
+        let file = user_home(&home).join(path);
+        let text = fs::read_to_string(&file).unwrap();
+        assert!(text.contains(old), "{text}");
+        fs::write(&file, text.replacen(old, new, 1)).unwrap();
+    };
+    edit(".claude.json", "\"numStartups\": 7", "\"numStartups\": 8");
+    edit(".copilot/mcp-config.json", "  }\n}\n", "  },\n  \"$version\": 4\n}\n");
+    edit(".config/zed/settings.json", "{", "broken");
+    run_discreetly(&home, &["add", "mine", "--", PROGRAM, "demo-server", "echo"]).expect(0);
     let undone = run_discreetly(&home, &["init", "--undo"]).expect(2);
-    assert!(undone.stderr.contains("`~/.claude.json` was edited since"), "{}", undone.stderr);
-    assert_eq!(fs::read_to_string(&claude).unwrap(), edited);
-    let left = run_discreetly(&home, &["init", "--undo", "--json"]).expect(2).json();
-    assert_eq!(left["left"][0]["file"], claude.canonicalize().unwrap().display().to_string());
-    for (path, text) in read_files(&home).into_iter().filter(|(path, _)| *path != ".claude.json") {
-        assert_eq!(text, before[path], "{path}");
+    for line in [
+        "`~/.claude.json` was edited since, which stays; the entry of toolcrib is removed",
+        "config.toml` was edited since, which stays; what `init` added is removed",
+    ] {
+        assert!(undone.stdout.contains(line), "{line} in {}", undone.stdout);
     }
-    // The hint of the warning: the edit stays, and the servers are back.
-    run_discreetly(&home, &["export", "claude", "--undo"]).expect(0);
-    let text = fs::read_to_string(&claude).unwrap();
-    assert!(text.contains("8") && text.contains("demo-server") && !text.contains("toolcrib"), "{text}");
-    run_discreetly(&home, &["init", "--undo"]).expect(0);
+    assert!(undone.stderr.contains("`~/.config/zed/settings.json` was edited since"), "{}", undone.stderr);
+    let config = fs::read_to_string(home.config()).unwrap();
+    assert!(
+        config.trim_start().starts_with("[servers.mine]") && config.matches('[').count() == 2,
+        "{config}"
+    );
+    edit(".config/zed/settings.json", "broken", "{");
+    let again = run_discreetly(&home, &["init", "--undo", "--json"]).expect(0).json();
+    assert_eq!(again["left"], serde_json::json!([]));
+    for (path, text) in read_files(&home) {
+        let expected = before[path].replace("\"numStartups\": 7", "\"numStartups\": 8");
+        let expected = match path {
+            ".copilot/mcp-config.json" => expected.replace("  }\n}\n", "  },\n  \"$version\": 4\n}\n"),
+            _ => expected,
+        };
+        assert_eq!(text, expected, "{path}");
+    }
+    assert_eq!(run_discreetly(&home, &["export", "claude", "--undo"]).expect(1).code, 1);
 }
 
 #[test]
@@ -249,7 +269,7 @@ fn init_replaces_a_server_that_is_called_toolcrib() {
     assert!(!done.stderr.contains("is not changed"), "{}", done.stderr);
     let read = || fs::read_to_string(user_home(&home).join(".cursor/mcp.json")).unwrap();
     let entries: Value = serde_json::from_str(&read()).unwrap();
-    assert_eq!(entries["mcpServers"]["toolcrib"]["args"], serde_json::json!(["stdio"]));
+    assert_eq!(entries["mcpServers"]["toolcrib"]["args"], serde_json::json!(["stdio", "--agent", "cursor"]));
     let again = run_discreetly(&home, &["init", "--no-service"]).expect(0);
     assert!(again.stderr.contains("nothing was changed: the agents above are left out"), "{}", again.stderr);
     run_discreetly(&home, &["init", "--undo"]).expect(0);

@@ -97,3 +97,57 @@ fn stdio_with_unread_input_exits_0_when_stdin_closes() {
     gateway.signal(Signal::KILL);
     pipe.close().expect(0);
 }
+
+#[test]
+fn agent_is_a_caller_of_its_own_that_rules_narrow() {
+    let rules = "[callers.\"agent:codex\"]\ndeny = [\"echo.say\"]\n[profiles.agent-qwen]\nservers = [\"counter\"]\n\
+        [profiles.work]\nservers = [\"echo\"]\n[callers.\"agent:cline\"]\nprofile = \"work\"\n";
+    let home = Home::new(&format!("{rules}{}{}", server("echo", "echo"), server("counter", "counter")));
+    home.run(&["tools"]).expect(0);
+    let answers = |args: &[&str]| -> Vec<Value> {
+        let call = r#""name":"echo__say","arguments":{"text":"x"},"#;
+        let input = standalone::request(1, "tools/list", "") + &standalone::request(2, "tools/call", call);
+        let args = [&["stdio"], args].concat();
+        let output = home.run_with_input(&args, &input).expect(0).stdout;
+        let mut answers: Vec<Value> =
+            output.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        answers.sort_by_key(|answer| answer["id"].as_u64());
+        answers
+    };
+    let names = |answer: &Value| -> Vec<String> {
+        let tools = answer["result"]["tools"].as_array().unwrap();
+        tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let counter = ["counter__add", "counter__ponder"];
+    let echo = ["echo__say", "echo__fail"];
+    let all = [counter, echo].concat();
+    for with_gateway in [false, true] {
+        let _gateway = with_gateway.then(|| home.serve(&["-q"]));
+        for (args, tools) in [
+            (&[][..], &all[..]),
+            (&["--agent", "claude"], &all),
+            (&["--agent", "codex"], &[counter[0], counter[1], echo[1]]),
+            (&["--agent", "qwen"], &counter),
+            (&["--agent", "qwen", "--profile", "work"], &echo),
+            (&["--agent", "cline"], &echo),
+        ] {
+            let answers = answers(args);
+            assert_eq!(names(&answers[0]), tools, "{args:?} with gateway: {with_gateway}");
+            let may_say = tools.contains(&"echo__say");
+            assert_eq!(answers[1]["error"].is_null(), may_say, "{args:?}: {}", answers[1]);
+        }
+        let denied = &answers(&["--agent", "codex"])[1]["error"];
+        let message = denied["message"].as_str().unwrap();
+        assert!(message.starts_with("`agent:codex` may not use `echo.say`"), "{message}");
+        assert!(message.contains("config.toml:"), "the user is told where the rule is: {message}");
+    }
+    let open = home.serve(&["-q"]);
+    let status = test_support::http::request(open.address, "GET", "/api/v1/status", &[], b"").status;
+    assert_eq!(status, 200, "rules for agents need no token");
+    drop(open);
+    let tested = home.run(&["policy", "test", "--as", "agent:codex", "--tool", "echo.say"]).expect(7);
+    assert!(tested.stdout.contains("agent:codex"), "{}", tested.stdout);
+    home.run(&["policy", "test", "--as", "agent:qwen", "--tool", "echo.say"]).expect(7);
+    home.run(&["policy", "test", "--as", "agent:claude", "--tool", "echo.say"]).expect(0);
+    home.run(&["stdio", "--agent", "A B"]).expect(1);
+}

@@ -24,6 +24,11 @@ pub(super) const SEARCH_TOOLS: [&str; 3] = [
     r#"{"name":"call_tool","description":"Calls a tool.","inputSchema":{"type":"object","properties":{"name":{"type":"string"},"arguments":{"type":"object"}},"required":["name"]}}"#,
 ];
 
+/// Returns the size of the definitions that a client is listed in search mode instead of all others.
+pub fn search_list_bytes() -> usize {
+    SEARCH_TOOLS.iter().map(|definition| definition.len()).sum()
+}
+
 /// Queries of one `find_tools`.
 const MAX_QUERIES: usize = 8;
 /// Hits of one `find_tools` if it does not say how many.

@@ -72,6 +72,8 @@ pub struct Policy {
     pub callers: HashMap<String, Rules>,
     /// Rules for the members of a group, by name.
     pub groups: BTreeMap<String, Rules>,
+    /// Profiles of agents of the local user, by name of the agent. The others have the profile `agent-NAME`, if there is one.
+    pub agents: BTreeMap<String, String>,
     pub(crate) guard: Option<Guard>,
 }
 
@@ -83,6 +85,7 @@ impl fmt::Debug for Policy {
             .field("servers", &self.servers)
             .field("callers", &self.callers)
             .field("groups", &self.groups)
+            .field("agents", &self.agents)
             .field("guard", &self.guard.is_some())
             .finish()
     }
@@ -91,8 +94,15 @@ impl fmt::Debug for Policy {
 /// Compares the rules only; guards cannot be compared.
 impl PartialEq for Policy {
     fn eq(&self, other: &Self) -> bool {
-        (&self.everyone, &self.profiles, &self.servers, &self.callers, &self.groups)
-            == (&other.everyone, &other.profiles, &other.servers, &other.callers, &other.groups)
+        (&self.everyone, &self.profiles, &self.servers, &self.callers, &self.groups, &self.agents)
+            == (
+                &other.everyone,
+                &other.profiles,
+                &other.servers,
+                &other.callers,
+                &other.groups,
+                &other.agents,
+            )
     }
 }
 
@@ -214,11 +224,27 @@ impl Policy {
         caller.profile().filter(|profile| !self.profiles.contains_key(*profile))
     }
 
+    /// Returns the local caller, or one of its agents, with its profile: the one that is given, else that of the agent.
+    pub fn local_caller(&self, agent: Option<&str>, profile: Option<&str>) -> Caller {
+        let caller = agent.map_or_else(Caller::local, Caller::agent);
+        let own_profile = || self.agent_profile(agent?);
+        match profile.or_else(own_profile) {
+            Some(profile) => caller.with_profile(profile),
+            None => caller,
+        }
+    }
+
+    /// Returns the profile of an agent, if it has one.
+    fn agent_profile(&self, agent: &str) -> Option<&str> {
+        let by_name = || self.profiles.get_key_value(&format!("agent-{agent}")).map(|(name, _)| name);
+        self.agents.get(agent).or_else(by_name).map(String::as_str)
+    }
+
     /// Returns whether a caller may use a profile: it exists, and the caller is local or in one of its groups if it has any.
     pub fn can_use_profile(&self, caller: &Caller, profile: &str) -> bool {
         self.profiles.get(profile).is_some_and(|profile| {
             profile.groups.is_empty()
-                || *caller == Caller::local()
+                || caller.is_local()
                 || profile.groups.iter().any(|group| caller.groups().contains(group))
         })
     }

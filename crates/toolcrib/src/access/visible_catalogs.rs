@@ -267,6 +267,11 @@ impl VisibleCatalogs {
         self.current_policy().profiles.contains_key(name)
     }
 
+    /// Returns the local caller, or one of its agents, with its profile.
+    pub(crate) fn local_caller(&self, agent: Option<&str>, profile: Option<&str>) -> Caller {
+        self.current_policy().local_caller(agent, profile)
+    }
+
     /// Returns whether a profile exists and its groups do not exclude a caller.
     pub(crate) fn can_use_profile(&self, caller: &Caller, name: &str) -> bool {
         self.current_policy().can_use_profile(caller, name)

@@ -34,7 +34,7 @@ impl Call {
             None => None,
         };
         match project {
-            Some(project) => InstanceKey::Project { caller: self.caller.clone(), project },
+            Some(project) => InstanceKey::Project { caller: self.caller.owner(), project },
             None => self.client_instance_key(),
         }
     }
@@ -43,7 +43,7 @@ impl Call {
     pub(crate) fn try_instance_key(&self, sharing: Sharing) -> Option<InstanceKey> {
         match sharing {
             Sharing::Shared => Some(InstanceKey::Shared),
-            Sharing::PerCaller => Some(InstanceKey::Caller(self.caller.clone())),
+            Sharing::PerCaller => Some(InstanceKey::Caller(self.caller.owner())),
             Sharing::PerClient => Some(self.client_instance_key()),
             Sharing::PerProject => None,
         }
@@ -96,9 +96,9 @@ impl ClientContext {
             InstanceKey::Discovery | InstanceKey::Stateless(_) => false,
             InstanceKey::Client { number, .. } => *number == client,
             InstanceKey::Project { caller: owner, project } => {
-                owner == caller && self.known_project().as_ref() == Some(project)
+                *owner == caller.owner() && self.known_project().as_ref() == Some(project)
             }
-            InstanceKey::Caller(name) => name == caller,
+            InstanceKey::Caller(owner) => *owner == caller.owner(),
         }
     }
 

@@ -12,6 +12,7 @@ use super::root::ConfigSections;
 use super::{
     CertificatePattern, Origin, Position, Problem, ProblemScope, certificate, expose, groups, quota, rules,
 };
+use crate::model::caller::AGENT_PREFIX;
 use crate::spec::ServerId;
 use crate::spec::template::{Secret, SecretError, TemplateText, UnresolvedReference};
 use crate::util::encoding;
@@ -178,16 +179,22 @@ fn invalid_token(path: &str) -> String {
 pub(super) fn read(reader: &mut TableReader<'_>, sections: &mut ConfigSections) {
     let Some(mut callers) = reader.table("callers") else { return };
     for entry in callers.entries() {
-        let is_issued = check_name(&mut callers, entry, sections);
+        let kind = check_name(&mut callers, entry, sections);
         if sections.policy.callers.contains_key(&entry.key) {
             let message = format!("`callers.{}` is defined twice", entry.key);
             callers.error(entry.offset, message, "remove one of the two");
         }
         let Some(mut table) = callers.entry_table(entry) else { continue };
         let rules = rules::read(&mut table, rules::parse_server_rule);
+        if let CallerKind::Agent(_) = kind {
+            refuse_rights(&mut table);
+        }
         let admin = table.boolean("admin").unwrap_or(false);
         let metrics = table.boolean("metrics").unwrap_or(false);
-        let proof = if is_issued { None } else { read_proof(&mut table, &entry.key, sections) };
+        let proof = match kind {
+            CallerKind::WithProof => read_proof(&mut table, &entry.key, sections),
+            CallerKind::Issued | CallerKind::Agent(_) => None,
+        };
         let limits = quota::read(&mut table);
         let in_flight = table.count("in-flight", 1).and_then(NonZeroU32::new);
         let profile = read_profile(&mut table, sections);
@@ -212,7 +219,9 @@ pub(super) fn read(reader: &mut TableReader<'_>, sections: &mut ConfigSections) 
                 groups,
                 origin,
             });
-        } else if is_issued {
+        } else if let CallerKind::Agent(agent) = kind {
+            sections.policy.agents.extend(profile.map(|profile| (agent.to_owned(), profile)));
+        } else if let CallerKind::Issued = kind {
             sections.issued_callers.push(IssuedCallerSpec { name, admin, metrics, profile, groups });
         }
     }
@@ -231,15 +240,41 @@ fn read_profile(reader: &mut TableReader<'_>, sections: &ConfigSections) -> Opti
     Some(name.to_owned())
 }
 
-/// Checks the name of a caller. Returns whether it is one that tokens of an issuer identify.
-fn check_name(reader: &mut TableReader<'_>, entry: &TableEntry, sections: &ConfigSections) -> bool {
+/// What identifies a caller.
+#[derive(Clone, Copy)]
+enum CallerKind<'a> {
+    /// Its token, certificate or user.
+    WithProof,
+    /// Tokens of an issuer.
+    Issued,
+    /// The name that an agent of the local user gives itself.
+    Agent(&'a str),
+}
+
+/// Checks the name of a caller. Returns its kind.
+fn check_name<'a>(
+    reader: &mut TableReader<'_>,
+    entry: &'a TableEntry,
+    sections: &ConfigSections,
+) -> CallerKind<'a> {
     let name = &entry.key;
+    if let Some(agent) = name.strip_prefix(AGENT_PREFIX) {
+        if let Err(error) = agent.parse::<ServerId>() {
+            let message = format!("invalid name of an agent `{agent}`: {error}");
+            reader.error(
+                entry.offset,
+                message,
+                "write the name that `toolcrib export` takes, such as `agent:codex`",
+            );
+        }
+        return CallerKind::Agent(agent);
+    }
     if let Some((issuer, subject)) = name.split_once(':') {
         if subject.is_empty() || !sections.issuers.iter().any(|declared| declared.name == issuer) {
             let message = format!("invalid caller name `{name}`: no issuer is called `{issuer}`");
             reader.error(entry.offset, message, "write `ISSUER:SUBJECT` with a name from `[issuers]`");
         }
-        return true;
+        return CallerKind::Issued;
     }
     if name == LOCAL {
         let message = format!("the caller name `{name}` is reserved for clients of the gateway's own socket");
@@ -248,7 +283,18 @@ fn check_name(reader: &mut TableReader<'_>, entry: &TableEntry, sections: &Confi
         let message = format!("invalid caller name `{name}`: {error}");
         reader.error(entry.offset, message, "choose another, such as `ci`");
     }
-    false
+    CallerKind::WithProof
+}
+
+/// Reports keys that would give an agent more than the rights of the local caller, or would have to prove who it is.
+fn refuse_rights(reader: &mut TableReader<'_>) {
+    for key in ["token", "token-sha256", "mtls", "uid", "admin", "metrics", "groups"] {
+        if reader.take(key).is_some() {
+            let message =
+                format!("{} has no meaning: an agent has the rights of `local`", reader.key_path(key));
+            reader.error_at_value(key, message, "remove it; rules, limits and `profile` narrow them");
+        }
+    }
 }
 
 /// How a caller is recognized.

@@ -12,6 +12,8 @@ use super::{Origin, groups};
 use crate::spec::ServerId;
 use crate::spec::url::parse_url;
 
+/// The part before the `:` in the names of agents, which no token gets.
+const AGENT_ISSUER: &str = "agent";
 /// Default of `caller-claim`.
 const CALLER_CLAIM: &str = "sub";
 /// Default of `groups-claim`.
@@ -112,6 +114,10 @@ pub(super) fn read(reader: &mut TableReader<'_>, sections: &mut ConfigSections) 
     for entry in issuers.entries() {
         if let Err(error) = entry.key.parse::<ServerId>() {
             let message = format!("invalid issuer name `{}`: {error}", entry.key);
+            issuers.error(entry.offset, message, "choose another, such as `corp`");
+        }
+        if entry.key == AGENT_ISSUER {
+            let message = format!("the issuer name `{AGENT_ISSUER}` is reserved for the agents of this user");
             issuers.error(entry.offset, message, "choose another, such as `corp`");
         }
         let Some(table) = issuers.entry_table(entry) else { continue };

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use crate::call::Call;
 use crate::call::budget::Budget;
-use crate::model::caller::Caller;
 use crate::model::denial::Denial;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::target::Target;
@@ -15,7 +14,7 @@ use crate::store::{LimitRefusal, StoreError};
 fn over_quota(call: &Call, message: String, denial: Denial) -> Error {
     call.trace.record(|facts| facts.denial = Some(denial.clone()));
     let Denial { rule, origin } = denial;
-    let origin = origin.filter(|_| call.caller == Caller::local());
+    let origin = origin.filter(|_| call.caller.is_local());
     Error::new(ErrorKind::OverQuota, message).with_denial(Denial { rule, origin })
 }
 
@@ -31,7 +30,7 @@ pub(super) fn limit_error(
     let Target { server, name } = target;
     let caller = call.caller.as_str();
     let rule = format!("`{}` is {}", counter.name, counter.kind);
-    let shown_origin = origin.as_ref().filter(|_| call.caller == Caller::local());
+    let shown_origin = origin.as_ref().filter(|_| call.caller.is_local());
     let location =
         shown_origin.map_or_else(String::new, |at| format!(" ({}:{})", at.file.display(), at.line));
     let wait_text = format_wait(wait);

@@ -19,7 +19,7 @@ use super::in_flight_limits::InFlightLimits;
 use super::pending_admission::PendingAdmission;
 use super::{CountedLimits, LimitKind, UsageLimits, errors};
 use crate::call::Call;
-use crate::model::caller::Caller;
+use crate::model::caller::{AGENT_PREFIX, Caller};
 use crate::model::error::Error;
 use crate::model::failure_class::Delivery;
 use crate::model::outcome::Outcome;
@@ -244,7 +244,8 @@ impl Limiter {
             state.remember_uncounted(call.caller.as_str());
             Ok(Admission::Admitted { delay: Duration::ZERO, token: ReservationToken::default() })
         } else {
-            let request = LimitRequest { caller: &call.caller, counters, max_wait: call.timeout, now };
+            let caller = &call.caller.owner();
+            let request = LimitRequest { caller, counters, max_wait: call.timeout, now };
             match self.store.reserve(&request) {
                 StoreReply::Ready(admission) => admission,
                 StoreReply::Pending(reply) => {
@@ -331,7 +332,7 @@ impl Limiter {
     fn release_usage(&self, limits: &CountedLimits, call: &Call, target: &Target, token: ReservationToken) {
         let counters = limits.matching(&call.caller, target);
         if !counters.is_empty() {
-            let release = UsageRelease { caller: &call.caller, counters, token };
+            let release = UsageRelease { caller: &call.caller.owner(), counters, token };
             self.store.release(&release).finish(&self.tasks, drop);
         }
     }
@@ -365,12 +366,13 @@ impl Limiter {
         let names: BTreeSet<&str> = limits.callers().chain(seen).collect();
         let mut all = Vec::new();
         for name in names {
-            let caller = members.get(name).cloned().unwrap_or_else(|| Caller::new(name));
+            let by_name = || name.strip_prefix(AGENT_PREFIX).map_or_else(|| Caller::new(name), Caller::agent);
+            let caller = members.get(name).cloned().unwrap_or_else(by_name);
             let counters = limits.all(&caller);
             if counters.is_empty() {
                 continue;
             }
-            let usage = or_warn(self.store.usage(&caller, &counters, Instant::now()).wait().await);
+            let usage = or_warn(self.store.usage(&caller.owner(), &counters, Instant::now()).wait().await);
             for (counter, CounterUsage { used, wait }) in counters.iter().zip(usage) {
                 all.push(LimitStatus {
                     caller: caller.clone(),

@@ -24,8 +24,13 @@ struct CallerIdentity {
     name: Cow<'static, str>,
     /// The groups it is in, sorted; absent if there are none.
     groups: Option<Arc<[String]>>,
+    /// Whether it is the local user, or an agent of the local user.
+    is_local: bool,
     revoked: AtomicBool,
 }
+
+/// The start of the names of agents.
+pub(crate) const AGENT_PREFIX: &str = "agent:";
 
 impl PartialEq for Caller {
     fn eq(&self, other: &Self) -> bool {
@@ -59,13 +64,43 @@ impl Caller {
     }
 
     fn from_identity(name: Cow<'static, str>, groups: Option<Arc<[String]>>) -> Self {
-        let identity = Arc::new(CallerIdentity { name, groups, revoked: AtomicBool::new(false) });
-        Self { identity, profile: None, is_admin: false, reads_metrics: false }
+        let is_local = name == "local";
+        Self::from_parts(CallerIdentity { name, groups, is_local, revoked: AtomicBool::new(false) })
+    }
+
+    fn from_parts(identity: CallerIdentity) -> Self {
+        Self { identity: Arc::new(identity), profile: None, is_admin: false, reads_metrics: false }
     }
 
     /// Returns the caller for local use by the same user.
     pub fn local() -> Self {
         Self::with_name(Cow::Borrowed("local"))
+    }
+
+    /// Creates the caller for an agent of the local user, `agent:NAME`. It has the rights of the local caller, narrowed by the
+    /// rules for its own name. Use it only for clients that are as trusted as the local user: nothing proves which agent it is.
+    pub fn agent(name: &str) -> Self {
+        let name = Cow::Owned(format!("{AGENT_PREFIX}{name}"));
+        let revoked = AtomicBool::new(false);
+        Self::from_parts(CallerIdentity { name, groups: None, is_local: true, revoked })
+    }
+
+    /// Returns whether this is the local user, also through an agent.
+    pub fn is_local(&self) -> bool {
+        self.identity.is_local
+    }
+
+    /// Returns the name of the agent, without `agent:`, if this is one.
+    pub fn agent_name(&self) -> Option<&str> {
+        self.as_str().strip_prefix(AGENT_PREFIX).filter(|_| self.is_local())
+    }
+
+    /// Returns the caller that owns what a caller keeps at servers, such as logins: the local user for its agents.
+    pub(crate) fn owner(&self) -> Self {
+        match self.agent_name() {
+            Some(_) => Self::local(),
+            None => self.clone(),
+        }
     }
 
     /// Restricts the caller to what a profile contains.
@@ -96,7 +131,7 @@ impl Caller {
 
     /// Returns whether the caller may see what servers write about all callers: it is local or an administrator.
     pub(crate) fn can_see_all(&self) -> bool {
-        self.is_admin || *self == Self::local()
+        self.is_admin || self.is_local()
     }
 
     /// Returns the name.

@@ -37,7 +37,7 @@ impl Denial {
 
     fn into_error_about(self, caller: &Caller, server: &ServerId, subject: &str, reason: &str) -> Error {
         let Self { rule, origin } = self;
-        let origin = origin.filter(|_| *caller == Caller::local());
+        let origin = origin.filter(|_| caller.is_local());
         let location = origin.as_ref().map(|at| format!(" ({}:{})", at.file.display(), at.line));
         let message = format!(
             "`{}` may not use `{subject}`: {reason}{}{rule}{}",

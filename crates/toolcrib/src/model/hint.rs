@@ -89,7 +89,7 @@ impl Hint {
     /// Returns the hint to log in to a server for a caller; the local caller need not be named.
     pub(crate) fn login_for(server: &ServerId, caller: &Caller) -> Self {
         let server = server.clone();
-        match *caller == Caller::local() {
+        match caller.is_local() {
             true => Self::Login { server },
             false => Self::LoginAs { server, caller: caller.as_str().to_owned() },
         }

@@ -237,7 +237,7 @@ impl Logins {
     /// Returns the logins of one caller. Those of the local caller are the ones without a caller.
     #[must_use]
     pub fn for_caller(&self, caller: &Caller) -> Self {
-        let caller = Some(caller).filter(|caller| **caller != Caller::local());
+        let caller = Some(caller).filter(|caller| !caller.is_local());
         Self { caller: caller.cloned(), ..self.clone() }
     }
 

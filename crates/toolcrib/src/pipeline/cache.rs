@@ -83,7 +83,7 @@ fn find_cached(router: &CallRouter, call: &Call, target: &Target, is_tool: bool)
                 subject,
                 request,
                 instance,
-                call.caller.clone(),
+                call.caller.owner(),
                 definition,
                 &cache.hash_builder,
             );
@@ -203,7 +203,7 @@ async fn search_later(
     }
     let definition = definition?;
     let instance = call.instance_key(spec.sharing).await;
-    let key = CacheKey::new(subject, request, instance, call.caller.clone(), definition, &cache.hash_builder);
+    let key = CacheKey::new(subject, request, instance, call.caller.owner(), definition, &cache.hash_builder);
     Some(cache.lookup(key, router.services.now_including_suspend()))
 }
 

@@ -98,7 +98,7 @@ impl InBandLogins {
         let missing_capability = call.client.capabilities.missing_for(ELICIT, Some(&request));
         let Some(Ok(entry)) = router.registry.get(server) else { return false };
         let spec = entry.spec();
-        let may_log_in = call.caller == Caller::local() || spec.has_login_per_caller();
+        let may_log_in = call.caller.is_local() || spec.has_login_per_caller();
         if missing_capability.is_some() || !may_log_in {
             return false;
         }
@@ -122,7 +122,7 @@ impl InBandLogins {
 
     /// Returns the login that runs for the caller of a call, or starts one.
     fn join(&self, router: &CallRouter, spec: &ServerSpec, call: &Call) -> JoinedLogin {
-        let key = InBandLoginKey { server: spec.id.clone(), caller: call.caller.clone() };
+        let key = InBandLoginKey { server: spec.id.clone(), caller: call.caller.owner() };
         let mut new_run = None;
         let mut pending = self.pending.lock().ignore_poison();
         let login = pending.entry(key).or_insert_with_key(|key| {

@@ -375,7 +375,7 @@ impl CallRouter {
         let is_declared = self.registry.get(server).is_some();
         match self.visible_catalogs.policy_for(caller) {
             Err(revoked) => revoked,
-            Ok(Some(policy)) if *caller == Caller::local() && is_declared => {
+            Ok(Some(policy)) if caller.is_local() && is_declared => {
                 let denial = policy.authorize(caller, server, None).err();
                 denial.map_or_else(unknown, |denial| denial.into_server_error(caller, server))
             }
@@ -405,7 +405,7 @@ impl CallRouter {
         // A typing error is better explained here. An unknown name must not count towards limits, and is recorded as unknown
         // where callers are told apart.
         let is_forwarded = call.forwards_unknown
-            && call.caller == Caller::local()
+            && call.caller.is_local()
             && error.kind() == ErrorKind::Unknown
             && self.fallback.is_none()
             && !self.limiter.has_limits()
@@ -429,7 +429,7 @@ impl CallRouter {
 
 /// Returns whether a caller may know that a server exists which it may not use. The local user wrote the rules.
 fn denies_openly(policy: &Policy, caller: &Caller, server: &ServerId) -> bool {
-    *caller == Caller::local() || policy.can_see(caller, server)
+    caller.is_local() || policy.can_see(caller, server)
 }
 
 fn record_denial(call: &Call, target: Target, denial: &Denial) {

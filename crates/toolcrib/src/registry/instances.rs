@@ -180,7 +180,7 @@ impl Instances {
         let owner = |key| InstanceOwner { key, ..InstanceOwner::default() };
         if self.lock().spec.is_listed_per_caller() {
             let owner = |key| InstanceOwner { caller: Some(caller.clone()), ..owner(key) };
-            return self.lease_in_era(InstanceKey::Caller(caller.clone()), era, owner).await.map(drop);
+            return self.lease_in_era(InstanceKey::Caller(caller.owner()), era, owner).await.map(drop);
         }
         drop(self.lease_in_era(InstanceKey::Discovery, era, owner).await?);
         self.drain_matching(is_discovery);

@@ -78,7 +78,7 @@ impl RegisteredServer {
     pub(crate) async fn reconnect(&self, caller: &Caller) -> Result<(), Error> {
         match self {
             Self::PerKey { instances, .. } if self.spec().has_login_per_caller() => {
-                let key = InstanceKey::Caller(caller.clone());
+                let key = InstanceKey::Caller(caller.owner());
                 instances.drain_matching(|instance| *instance.without_era() == key);
                 Ok(())
             }

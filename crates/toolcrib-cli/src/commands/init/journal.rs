@@ -1,16 +1,17 @@
 //! Records of what `init` changes, written before the first change, so that an interrupted run can be undone as well.
 
+use std::borrow::Cow;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use sha2::{Digest as _, Sha256};
-use toolcrib::util::encoding;
+use toolcrib::config::Config;
 use toolcrib::util::files::{self, FileMode, ReplaceOptions};
 use toolcrib_agents::agents::{Agent, AgentPaths};
 use toolcrib_agents::edit::file::OriginalFile;
-use toolcrib_agents::export::gateway;
+use toolcrib_agents::edit::merge::merge_texts;
+use toolcrib_agents::export::{ChangedEntries, ExportedText, gateway};
 
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
@@ -39,8 +40,10 @@ pub(super) struct RecordedFile {
     pub(super) agent: Option<&'static Agent>,
     /// Copy of the file before the change; `None` if there was no file.
     pub(super) backup: Option<PathBuf>,
-    /// Digest of the contents after the change.
-    after: String,
+    /// Copy of the file after the change.
+    after: PathBuf,
+    /// The entries of the agent that changed.
+    entries: ChangedEntries,
     /// Folders that did not exist before, innermost first.
     new_dirs: Vec<PathBuf>,
 }
@@ -56,7 +59,7 @@ pub(super) struct InitChanges<'a> {
 }
 
 /// A planned change of a file.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct FileChange<'a> {
     pub(super) path: &'a Path,
     /// Agent that owns the file.
@@ -64,6 +67,8 @@ pub(super) struct FileChange<'a> {
     /// Contents now; `None` if there is no file.
     pub(super) before: Option<&'a str>,
     pub(super) after: &'a str,
+    /// The entries of the agent that change.
+    pub(super) entries: ChangedEntries,
 }
 
 /// What undoing did to a file.
@@ -73,7 +78,9 @@ pub(super) enum FileUndo {
     Restored,
     /// The file has never been changed, or no longer has an entry of toolcrib.
     Unchanged,
-    /// The file was edited since and is not changed.
+    /// The change is undone, and what was edited since stays.
+    EditsKept,
+    /// The file was edited since, where it was changed too, and is as it was.
     Edited,
 }
 
@@ -96,6 +103,8 @@ impl InitJournal {
         let mut recorded = Vec::new();
         for (index, change) in changes.files.iter().enumerate() {
             let backup = change.before.map(|_| self.dir.join(format!("{number}.{index}.before")));
+            let after = self.dir.join(format!("{number}.{index}.after"));
+            write_private(&after, change.after.as_bytes())?;
             if let (Some(backup), Some(before)) = (&backup, change.before) {
                 write_private(backup, before.as_bytes())?;
             }
@@ -103,7 +112,8 @@ impl InitJournal {
                 path: change.path.to_owned(),
                 agent: change.agent,
                 backup,
-                after: digest(change.after),
+                after,
+                entries: change.entries.clone(),
                 new_dirs: missing_dirs(change.path),
             });
         }
@@ -176,7 +186,9 @@ impl InitRecord {
                 "path": text(&file.path),
                 "agent": file.agent.map(|agent| agent.id),
                 "backup": file.backup.as_deref().map(text),
-                "after": file.after,
+                "after": text(&file.after),
+                "names": file.entries.names,
+                "removed": file.entries.removed,
                 "new_dirs": file.new_dirs.iter().map(|dir| text(dir)).collect::<Vec<_>>(),
             })
         };
@@ -188,11 +200,13 @@ impl InitRecord {
         let path = |value: &Value| value.as_str().map(PathBuf::from);
         let file = |json: &Value| {
             let new_dirs = json["new_dirs"].as_array()?.iter().filter_map(path).collect();
+            let removed = json["removed"].as_array()?.iter().map(to_texts).collect();
             Some(RecordedFile {
                 path: path(&json["path"])?,
                 agent: json["agent"].as_str().and_then(|id| Agent::find(id).ok()),
                 backup: path(&json["backup"]),
-                after: json["after"].as_str()?.to_owned(),
+                after: path(&json["after"])?,
+                entries: ChangedEntries { names: to_texts(&json["names"]), removed },
                 new_dirs,
             })
         };
@@ -205,24 +219,18 @@ impl InitRecord {
 }
 
 impl RecordedFile {
-    /// Restores the file if it is as `init` left it, and removes what an interrupted write left behind.
+    /// Undoes the change, and removes what an interrupted write left behind. A file that is as `init` left it gets its previous
+    /// contents; in one that was edited since, only the change is undone.
     pub(super) fn undo(&self, agent_paths: &AgentPaths) -> Result<FileUndo, CommandError> {
         files::remove_temporary_files(&self.path).map_err(|error| unreadable_error(&self.path, &error))?;
         let original = OriginalFile::read(&self.path)?;
-        let backup = self
-            .backup
-            .as_ref()
-            .map(|backup| fs::read_to_string(backup).map_err(|error| unreadable_error(backup, &error)));
-        let before = backup.transpose()?;
-        let now = original.exists().then(|| original.text());
-        if now == before.as_deref() {
+        let before = self.before()?;
+        if original.exists().then(|| original.text()) == before.as_deref() {
             return Ok(FileUndo::Unchanged);
         }
-        let text = original.text();
-        if digest(text) != self.after {
-            let command = |agent| gateway::written_command(agent, &self.path, text, agent_paths);
-            let uses_toolcrib = self.agent.is_none_or(|agent| command(agent).is_ok());
-            return Ok(if uses_toolcrib { FileUndo::Edited } else { FileUndo::Unchanged });
+        let after = read_copy(&self.after)?;
+        if original.text() != after {
+            return self.undo_edited(&original, before.as_deref(), &after, agent_paths);
         }
         match before {
             Some(before) => original.replace(&before)?,
@@ -233,6 +241,43 @@ impl RecordedFile {
             }
         }
         Ok(FileUndo::Restored)
+    }
+
+    /// Returns the contents before the change.
+    pub(super) fn before(&self) -> Result<Option<String>, CommandError> {
+        self.backup.as_deref().map(read_copy).transpose()
+    }
+
+    fn undo_edited(
+        &self,
+        original: &OriginalFile,
+        before: Option<&str>,
+        after: &str,
+        agent_paths: &AgentPaths,
+    ) -> Result<FileUndo, CommandError> {
+        let text = original.text();
+        let undone = match self.agent {
+            Some(agent) if agent.language.parse(text).is_err() => None,
+            Some(agent) if gateway::written_command(agent, &self.path, text, agent_paths).is_err() => {
+                return Ok(FileUndo::Unchanged);
+            }
+            Some(agent) => {
+                let exported = ExportedText {
+                    before: before.unwrap_or_default().into(),
+                    after: Some(after.into()),
+                    entries: Cow::Borrowed(&self.entries),
+                };
+                exported.undo_in(agent, text).ok()
+            }
+            None => merge_texts(after, before.unwrap_or_default(), text)
+                .filter(|merged| !Config::parse(&self.path, merged).is_refused()),
+        };
+        let Some(undone) = undone else { return Ok(FileUndo::Edited) };
+        match undone.trim().is_empty() && before.is_none() {
+            true => original.remove()?,
+            false => original.replace(&undone)?,
+        }
+        Ok(FileUndo::EditsKept)
     }
 }
 
@@ -245,8 +290,12 @@ fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     files::replace_file(path, bytes, ReplaceOptions { mode: FileMode::Private, sync: true })
 }
 
-fn digest(text: &str) -> String {
-    encoding::to_hex(&Sha256::digest(text.as_bytes()))
+fn read_copy(path: &Path) -> Result<String, CommandError> {
+    fs::read_to_string(path).map_err(|error| unreadable_error(path, &error))
+}
+
+fn to_texts(list: &Value) -> Vec<String> {
+    list.as_array().into_iter().flatten().filter_map(|text| text.as_str().map(str::to_owned)).collect()
 }
 
 fn unreadable_error(path: &Path, error: &dyn std::fmt::Display) -> CommandError {
@@ -266,7 +315,9 @@ mod tests {
         fs::write(path("a"), "old").unwrap();
         fs::write(path("edited"), "old").unwrap();
         let new = path("x/y/new");
-        let change = |path, before| FileChange { path, agent: None, before, after: "new" };
+        let entries = ChangedEntries::default();
+        let change =
+            |path, before| FileChange { path, agent: None, before, after: "new", entries: entries.clone() };
         let home = ("HOME".to_owned(), dir.path().into());
         let agent_paths = AgentPaths::new(vec![home], dir.path()).unwrap();
         let a = path("a");

@@ -6,8 +6,10 @@ use serde_json::{Value, json};
 use toolcrib::config::{Config, DeclaredServer};
 use toolcrib_agents::agents::{self, Agent, AgentFileScope, AgentPaths};
 use toolcrib_agents::edit::file::OriginalFile;
-use toolcrib_agents::export::{self, ExportPlan, ExportedServer, gateway};
-use toolcrib_agents::import::{self, Import, ImportRequest, ImportVerdict, ImportedEntry, SecretExtraction};
+use toolcrib_agents::export::{self, ChangedEntries, ExportPlan, ExportedServer, gateway};
+use toolcrib_agents::import::{
+    self, Import, ImportRequest, ImportVerdict, ImportedEntry, LeftOut, SecretExtraction,
+};
 
 use super::journal::{FileChange, InitChanges};
 use super::service_step::ServiceStep;
@@ -69,6 +71,7 @@ impl InitPlan {
             config_path: &paths.config,
             config_text: config.text(),
             secrets: SecretExtraction::Store(locator),
+            left_out: LeftOut { project_entries: true, ..LeftOut::default() },
         })?;
         let is_new = |name: &&String| locator.find(name).is_err();
         let new_secrets = import.secrets.iter().map(|(name, _)| name).filter(is_new).cloned().collect();
@@ -114,7 +117,8 @@ impl InitPlan {
         paths: &Paths,
     ) -> Result<AgentPlan, CommandError> {
         let scope = AgentFileScope::User;
-        let gateway = gateway_spec(agent, scope, &self.agent_paths, config_flag, Some(&self.new_config))?;
+        let gateway =
+            gateway_spec(agent, scope, &self.agent_paths, config_flag, Some(&self.new_config), None)?;
         let servers = [ExportedServer::new(&gateway, None)];
         let mut export = export::plan(agent, scope, &self.agent_paths, paths.state_dir(), &servers)?;
         let originals = originals_in(&export, &self.import.entries, &self.new_config);
@@ -138,13 +142,19 @@ impl InitPlan {
     /// Returns the changes of files, in the order in which they are made.
     pub(super) fn file_changes(&self) -> Vec<FileChange<'_>> {
         let before = self.config.exists().then(|| self.config.text());
-        let config =
-            FileChange { path: self.config.path(), agent: None, before, after: &self.import.config_text };
+        let config = FileChange {
+            path: self.config.path(),
+            agent: None,
+            before,
+            after: &self.import.config_text,
+            entries: ChangedEntries::default(),
+        };
         let agents = self.agents.iter().map(|plan| FileChange {
             path: plan.export.file(),
             agent: Some(plan.agent),
             before: plan.export.before(),
             after: plan.export.after(),
+            entries: plan.export.changed_entries(),
         });
         std::iter::once(config).filter(|_| self.has_imports()).chain(agents).collect()
     }
@@ -188,9 +198,7 @@ impl InitPlan {
             _ => None,
         };
         let entries = self.import.entries.iter().filter(|entry| entry.agent.is_some_and(is_planned));
-        let is_own = |kept: &KeptEntry<'_>| {
-            kept.entry.name == gateway::ENTRY_NAME && kept.reason.contains("toolcrib itself")
-        };
+        let is_own = |kept: &KeptEntry<'_>| kept.entry.name == gateway::ENTRY_NAME && kept.entry.is_gateway;
         let kept = entries.filter_map(|entry| Some(KeptEntry { entry, reason: reason(entry)? }));
         kept.filter(|kept| !is_own(kept)).collect()
     }

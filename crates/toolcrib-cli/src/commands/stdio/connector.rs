@@ -17,7 +17,7 @@ use toolcrib::util::encoding;
 use toolcrib::util::tasks::SpawnBoxed as _;
 use toolcrib_serve::{McpService, PROJECT_HEADER, PipeIdentity, serve_pipe};
 
-use super::auto_start;
+use super::{AgentOptions, auto_start};
 use crate::client;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
@@ -41,7 +41,7 @@ const PIPE_CAPACITY: usize = 64 << 10;
 pub(super) struct GatewayConnector<'a> {
     paths: &'a Paths,
     config_flag: Option<&'a Path>,
-    profile: Option<&'a str>,
+    agent: AgentOptions<'a>,
     /// The crib of this command while it serves the agent itself.
     own_crib: Option<StandaloneCrib>,
     tasks: TaskTracker,
@@ -56,8 +56,8 @@ pub(super) struct GatewayPipe {
 }
 
 impl<'a> GatewayConnector<'a> {
-    pub(super) fn new(paths: &'a Paths, config_flag: Option<&'a Path>, profile: Option<&'a str>) -> Self {
-        Self { paths, config_flag, profile, own_crib: None, tasks: TaskTracker::new() }
+    pub(super) fn new(paths: &'a Paths, config_flag: Option<&'a Path>, agent: AgentOptions<'a>) -> Self {
+        Self { paths, config_flag, agent, own_crib: None, tasks: TaskTracker::new() }
     }
 
     /// Returns the maximum size of a message according to the current config, or the default if it cannot be read.
@@ -68,17 +68,20 @@ impl<'a> GatewayConnector<'a> {
             .body
     }
 
-    /// Upgrades a connection to MCP and sends the working folder and the profile. The gateway numbers its questions after
+    /// Upgrades a connection to MCP and sends the working folder, the agent and the profile. The gateway numbers its questions after
     /// `last_question`.
     pub(super) async fn upgrade(&self, stream: UnixStream, last_question: u64) -> Result<GatewayPipe> {
         let (mut from, mut to) = stream.into_split();
         let project = super::working_folder().map_or_else(String::new, |folder| {
             format!("{}: {}\r\n", PROJECT_HEADER, encoding::percent_encode(&folder))
         });
-        let profile = self.profile.map(|profile| format!("&profile={}", encoding::percent_encode(profile)));
-        let profile = profile.unwrap_or_default();
+        let parameter = |name: &str, value: Option<&str>| {
+            value.map_or_else(String::new, |value| format!("&{name}={}", encoding::percent_encode(value)))
+        };
+        let agent = parameter("agent", self.agent.name);
+        let profile = parameter("profile", self.agent.profile);
         let request = format!(
-            "GET /api/v1/stdio?end=1&asked={last_question}{profile} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: mcp\r\n\
+            "GET /api/v1/stdio?end=1&asked={last_question}{agent}{profile} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: mcp\r\n\
              {project}\r\n"
         );
         to.write_all(request.as_bytes()).await?;
@@ -142,11 +145,12 @@ impl<'a> GatewayConnector<'a> {
         tracing::warn!("the gateway did not come back; continuing without it");
         standalone.crib.begin_discovery();
         let service = Arc::new(McpService::new(standalone.crib.clone()));
+        let caller = standalone.crib.local_caller(self.agent.name, self.agent.profile);
         self.own_crib = Some(standalone);
         let (agent_end, service_end) = tokio::io::duplex(PIPE_CAPACITY);
         let (reader, writer) = tokio::io::split(service_end);
         let identity = PipeIdentity {
-            caller: super::local_caller(self.profile),
+            caller,
             project: Project::from_roots(super::working_folder()),
             last_question,
             announces_end: false,

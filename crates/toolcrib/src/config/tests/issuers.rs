@@ -114,3 +114,46 @@ fn problem_of_an_issuer_refuses_the_config() {
         assert!(config.is_refused());
     }
 }
+
+#[test]
+fn agents_are_callers_that_need_no_token() {
+    let config = toml(
+        "[profiles.work]\n[profiles.agent-qwen]\n[servers.git]\ncommand = 'x'\n\
+         [callers.'agent:codex']\ndeny = ['git.push']\nprofile = 'work'\nquota = { calls = 9, per = '1h' }\nexpose = 'search'\n",
+    );
+    assert_eq!(problem_lines(&config), [""; 0]);
+    assert!(!config.requires_tokens() && config.callers.is_empty() && config.issued_callers.is_empty());
+    let caller = |agent, profile| config.policy.local_caller(agent, profile);
+    let codex = caller(Some("codex"), None);
+    assert_eq!((codex.as_str(), codex.profile(), codex.is_local()), ("agent:codex", Some("work"), true));
+    assert_eq!(codex.agent_name(), Some("codex"));
+    assert_eq!(caller(Some("codex"), Some("other")).profile(), Some("other"));
+    assert_eq!(caller(Some("qwen"), None).profile(), Some("agent-qwen"));
+    assert_eq!(caller(Some("claude"), None).profile(), None);
+    assert_eq!((caller(None, None), caller(None, None).profile()), (Caller::local(), None));
+    let impostor = Caller::new("agent:codex");
+    assert!(!impostor.is_local() && impostor.agent_name().is_none(), "only the program names agents");
+    let limits = config.usage_limits.limits_for(&codex).map(|(owner, limit)| limit.config_key(owner));
+    assert_eq!(limits.collect::<Vec<_>>(), ["callers.agent:codex.quota"]);
+    assert!(config.expose.is_search(&codex, None, || 0));
+}
+
+#[test]
+fn agents_get_no_rights_and_their_issuer_is_reserved() {
+    let config = toml(
+        "[issuers.agent]\nissuer = 'https://a.example'\n[callers.'agent:codex']\nadmin = true\ntoken = 'x'\n\
+         [callers.'agent:']\n[callers.'agent:A b']\n",
+    );
+    let expected = [
+        "1:10 CONFIG: the issuer name `agent` is reserved for the agents of this user",
+        "4:9 CONFIG: `callers.agent:codex.admin` has no meaning: an agent has the rights of `local`",
+        "5:9 CONFIG: `callers.agent:codex.token` has no meaning: an agent has the rights of `local`",
+        "6:10 CONFIG: invalid name of an agent ``",
+        "7:10 CONFIG: invalid name of an agent `A b`",
+    ];
+    let found = problem_lines(&config);
+    for problem in expected {
+        assert!(found.iter().any(|found| found.starts_with(problem)), "{problem} in {found:#?}");
+    }
+    assert_eq!(found.len(), expected.len(), "{found:#?}");
+}

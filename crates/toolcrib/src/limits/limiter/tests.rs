@@ -140,6 +140,38 @@ async fn caller_without_limits_is_not_counted() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn agents_share_the_limits_of_the_local_user_and_have_their_own() {
+    let own = [("agent:codex".to_owned(), vec![UsageLimit::quota(calls(2), HOUR)])];
+    let limits = UsageLimits { callers: own.into(), ..hourly(&[("*", 4)]) };
+    let target = target("a", "x");
+    let local = Caller::local;
+    let codex = || Caller::agent("codex");
+    let claude = || Caller::agent("claude");
+    for limiter in limiters(&limits) {
+        for (caller, is_admitted) in [
+            (codex(), true),
+            (claude(), true),
+            (codex(), true),
+            (codex(), false),
+            (local(), true),
+            (claude(), false),
+            (local(), false),
+        ] {
+            let mut call = Call::tool("x").caller(caller.clone());
+            match limiter.admit(&mut call, &target).await {
+                Ok(mut reservation) => {
+                    reservation.dispatched = true;
+                    assert!(is_admitted, "{caller:?}");
+                }
+                Err(error) => assert!(!is_admitted, "{caller:?}: {error}"),
+            }
+        }
+        let status = limiter.status().await;
+        assert!(status.len() >= 2 && status.iter().all(|limit| limit.remaining == 0), "{status:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn concurrent_calls_stay_within_the_limit() {
     let target = target("a", "x");
     for limiter in limiters(&hourly(&[("*", 3)])) {
