@@ -258,7 +258,7 @@ impl ExportPlan {
     }
 
     fn set_own_list(&mut self, agent: &Agent, entries: Vec<(String, EntryMembers)>) {
-        // A file that is no longer valid is written anew.
+        // A file that is no longer valid is written from scratch.
         let document = agent.language.parse(self.original.text()).unwrap_or_default();
         let current = named_entries(agent, &document).into_iter().find(|(name, _)| name == ENTRY_NAME);
         let last = self.undo_log.latest().and_then(|step| step.chosen);

@@ -406,13 +406,14 @@ pub(crate) enum Command {
     /// Examples:
     ///   toolcrib init                           show the changes and ask
     ///   toolcrib init --dry-run                 only show them
-    ///   toolcrib init --yes
+    ///   toolcrib init --agent claude,codex      only these agents
+    ///   toolcrib init --share                   every server for every agent
     ///   toolcrib init --undo                    restore all files
     ///
     /// Imports the servers of all agents, replaces them by one entry for toolcrib in each agent's
-    /// settings, installs the service where systemd or launchd runs, and checks that each agent gets
-    /// its tools. Shows everything first and asks once; without a terminal, --yes is needed. Comments
-    /// and order of all files are kept.
+    /// settings, and checks that each agent gets its tools: those that it had. Installs the service
+    /// where systemd or launchd runs. Shows everything first, with the tokens that the tools cost, and
+    /// asks once; without a terminal, --yes is needed. Comments and order of all files are kept.
     #[command(verbatim_doc_comment)]
     Init(InitArgs),
     /// Log in to a remote server with a browser

@@ -2,6 +2,7 @@
 
 pub(crate) mod add;
 pub(crate) mod add_json;
+mod agent_profiles;
 pub(crate) mod allow;
 pub(crate) mod approve;
 pub(crate) mod audit;

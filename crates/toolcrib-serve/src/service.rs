@@ -12,7 +12,7 @@ mod planned_request;
 pub(crate) mod recent_clients;
 mod result_budget;
 mod result_parts;
-mod search_tools;
+pub(crate) mod search_tools;
 pub(crate) mod session_client;
 pub(crate) mod session_record;
 pub(crate) mod shown_tools;

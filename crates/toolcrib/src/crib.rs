@@ -182,11 +182,6 @@ impl Crib {
         self.router().visible_catalogs.has_profile(name)
     }
 
-    /// Returns the local caller, or one of its agents, with its profile; see [`Policy::local_caller`](crate::Policy::local_caller).
-    pub fn local_caller(&self, agent: Option<&str>, profile: Option<&str>) -> Caller {
-        self.router().visible_catalogs.local_caller(agent, profile)
-    }
-
     /// Returns whether a profile with this name exists and a caller may use it: the groups of the profile do not exclude it.
     pub fn can_use_profile(&self, caller: &Caller, name: &str) -> bool {
         self.router().visible_catalogs.can_use_profile(caller, name)

@@ -2,7 +2,10 @@
 
 use std::ops::Range;
 
+use serde_json::Value as Json;
 use similar::{Algorithm, DiffTag, capture_diff_slices};
+
+use super::entry::{FileLanguage, without_empty_tables};
 
 /// Lines that replace a range of the lines of the base.
 #[derive(Debug, PartialEq, Eq)]
@@ -24,7 +27,8 @@ impl LineChange<'_> {
     }
 }
 
-/// Returns the base with the changes that lead to either of the other texts, unless both change the same lines.
+/// Returns the base with the changes that lead to either of the other texts, unless both change the same lines. Lines that one
+/// inserts among lines that the other removes stay.
 ///
 /// ```
 /// use toolcrib_agents::edit::merge::merge_texts;
@@ -36,7 +40,8 @@ impl LineChange<'_> {
 pub fn merge_texts(base: &str, one: &str, other: &str) -> Option<String> {
     let lines: Vec<&str> = base.split_inclusive('\n').collect();
     let changes_of_one = find_changes(&lines, one);
-    let mut changes = find_changes(&lines, other);
+    let mut changes = split_removals(find_changes(&lines, other), &changes_of_one);
+    let changes_of_one = split_removals(changes_of_one, &changes);
     for change in changes_of_one {
         match changes.iter().find(|other| other.overlaps(&change)) {
             None => changes.push(change),
@@ -54,6 +59,49 @@ pub fn merge_texts(base: &str, one: &str, other: &str) -> Option<String> {
     }
     merged.extend(lines[next..].iter().copied());
     Some(merged)
+}
+
+/// Splits changes that only remove lines where other changes insert some.
+fn split_removals<'a>(changes: Vec<LineChange<'a>>, others: &[LineChange<'_>]) -> Vec<LineChange<'a>> {
+    let mut split = Vec::new();
+    for mut change in changes {
+        if change.lines.is_empty() {
+            let insertions = others.iter().filter(|other| other.replaced.is_empty());
+            for at in insertions.map(|insertion| insertion.replaced.start) {
+                if change.replaced.start < at && at < change.replaced.end {
+                    split.push(LineChange { replaced: change.replaced.start..at, lines: Vec::new() });
+                    change.replaced.start = at;
+                }
+            }
+        }
+        split.push(change);
+    }
+    split
+}
+
+/// Returns a later text of a file with one change undone, unless it cannot be told apart from what was changed since.
+pub fn undo_change(language: FileLanguage, before: &str, after: &str, now: &str) -> Option<String> {
+    let parse = |text: &str| language.parse(text).ok();
+    let expected = undo_value(Some(&parse(before)?), Some(&parse(after)?), Some(&parse(now)?))?;
+    let merged = merge_texts(after, before, now)?;
+    (without_empty_tables(&parse(&merged)?) == without_empty_tables(&expected)).then_some(merged)
+}
+
+/// Returns a value with one change undone; what was changed since stays.
+fn undo_value(before: Option<&Json>, after: Option<&Json>, now: Option<&Json>) -> Option<Json> {
+    if now == after {
+        return before.cloned();
+    }
+    let Some(Json::Object(members)) = now else { return now.cloned() };
+    let member = |value: Option<&Json>, key: &str| value.and_then(|value| value.get(key)).cloned();
+    let removed = before.and_then(Json::as_object).into_iter().flatten();
+    let keys = members.iter().chain(removed).map(|(key, _)| key.clone());
+    let undone = keys.filter_map(|key| {
+        let values = [before, after, now].map(|value| member(value, &key));
+        let value = undo_value(values[0].as_ref(), values[1].as_ref(), values[2].as_ref())?;
+        Some((key, value))
+    });
+    Some(Json::Object(undone.collect()))
 }
 
 /// Returns the changes that lead from the lines of the base to a text.
@@ -82,12 +130,25 @@ mod tests {
             ("", "1\n2\n3\n4\n5\n", Some("5\n")),
             ("1\n2\nx\n4\n", "1\n2\nx\n4\n", Some("1\n2\nx\n4\n")),
             ("1\n2\nx\n3\n4\n", "1\n2\ny\n3\n4\n", None),
-            ("1\n4\n", "1\n2\nx\n3\n4\n", None),
+            ("1\n4\n", "1\n2\nx\n3\n4\n", Some("1\nx\n4\n")),
+            ("1\ny\n4\n", "1\n2\nx\n3\n4\n", None),
             ("x\n2\n3\n4\n", "1\nx\n3\n4\n", Some("x\nx\n3\n4\n")),
         ] {
             assert_eq!(merge_texts(base, one, other).as_deref(), merged, "{one:?} {other:?}");
             assert_eq!(merge_texts(base, other, one).as_deref(), merged, "{other:?} {one:?}");
         }
         assert_eq!(merge_texts("", "a\n", "").as_deref(), Some("a\n"));
+    }
+
+    #[test]
+    fn undone_change_keeps_what_was_changed_since() {
+        let undo = |before: &str, after: &str, now: &str| undo_change(FileLanguage::Toml, before, after, now);
+        let after = "[a]\nx = 1\n\n[p]\ny = 1\n";
+        let kept = undo("", after, "[a]\nx = 1\n\n[mine]\nz = 1\n\n[p]\ny = 1\n").unwrap();
+        assert_eq!(kept.trim(), "[mine]\nz = 1");
+        assert_eq!(undo("k = 1\n", "k = 1\n[a]\nx = 1\n", "k = 2\n[a]\nx = 1\n").as_deref(), Some("k = 2\n"));
+        // The member would become one of another table.
+        assert_eq!(undo("", after, "[a]\nx = 1\nmine = 1\n\n[p]\ny = 1\n"), None);
+        assert_eq!(undo("", after, "[a]\nx = 2\n\n[p]\ny = 1\n"), None);
     }
 }

@@ -20,6 +20,18 @@ pub(crate) struct InitArgs {
     /// Do not install the service
     #[arg(long, conflicts_with = "undo")]
     pub(crate) no_service: bool,
+    /// Set up only these agents
+    #[arg(long, value_name = "AGENT", value_delimiter = ',', conflicts_with = "undo")]
+    pub(crate) agent: Vec<String>,
+    /// Leave out these agents or servers
+    #[arg(long, value_name = "NAME", value_delimiter = ',', conflicts_with = "undo")]
+    pub(crate) except: Vec<String>,
+    /// Give every server to every agent, instead of those that it had
+    #[arg(long, conflicts_with_all = ["undo", "profile"])]
+    pub(crate) share: bool,
+    /// Offer the agents only what this profile includes
+    #[arg(long, value_name = "NAME", conflicts_with = "undo")]
+    pub(crate) profile: Option<String>,
 }
 
 /// Arguments of `import`.

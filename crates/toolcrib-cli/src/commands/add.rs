@@ -12,6 +12,7 @@ use toolcrib::{Secret, ServerId};
 use toolcrib_agents::import::DeclaredPairs;
 
 use self::registry::{RegistryChoice, RegistryServer};
+use super::agent_profiles;
 use super::call::adhoc;
 use super::config_document::{ChangeReport, ConfigDocument};
 use super::doctor::{self, Completion};
@@ -85,6 +86,7 @@ pub(crate) async fn run(args: &AddArgs, paths: &Paths, out: &mut Output) -> Resu
     let change = ChangeReport::new(&action, id.as_str());
     let exit = document.report(changed, &change, paths, out).await?;
     extracted.print(out)?;
+    agent_profiles::print_agents_without(id.as_str(), paths, out)?;
     if args.no_try {
         out.warn_problems(&preflight::find_missing(&paths.sources().load(), Some(&id), &locator))?;
         return Ok(exit);

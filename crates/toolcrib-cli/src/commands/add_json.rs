@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use toolcrib_agents::edit::file::OriginalFile;
 use toolcrib_agents::import::{self, ImportVerdict, ImportedEntry, SecretExtraction};
 
+use super::agent_profiles;
 use super::doctor::Completion;
 use super::first_list;
 use super::gateway_update::GatewayUpdate;
@@ -57,6 +58,7 @@ pub(crate) async fn run(args: &AddJsonArgs, paths: &Paths, out: &mut Output) -> 
     for (name, entry) in names.iter().zip(&imported.entries) {
         out.print_note(&format!("added `{name}` to `{file}`"))?;
         entry.notes.iter().try_for_each(|note| out.print_note(&format!("  {note}")))?;
+        agent_profiles::print_agents_without(name, paths, out)?;
     }
     update.print(out)?;
     for name in names.iter().filter(|_| !args.no_try) {

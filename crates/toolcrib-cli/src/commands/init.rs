@@ -1,30 +1,32 @@
 //! `toolcrib init`: imports the servers of all agents, lets the agents use toolcrib instead, and undoes it.
 
+mod choices;
 mod journal;
 mod plan;
 mod proof;
+mod scopes;
 mod service_step;
+mod tool_costs;
+mod undo;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Result;
 use serde_json::{Value, json};
 use toolcrib_agents::agents::{AgentFileScope, AgentPaths};
-use toolcrib_agents::export;
 
-use self::journal::{FileUndo, InitJournal, InitRecord, RecordedFile};
+use self::choices::{InitChoices, PlanAnswer};
+use self::journal::InitJournal;
 use self::plan::{InitPlan, StepDescription};
 use self::proof::AgentProof;
-use self::service_step::{ServiceRemoval, ServiceStep};
+use self::service_step::ServiceStep;
 use super::gateway_update::GatewayUpdate;
 use super::import::store_secrets;
 use crate::cli::InitArgs;
 use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
-use crate::gateway::OtherGateway;
 use crate::output::Output;
 use crate::paths::Paths;
-use crate::progress::{ServerSource, Wait};
 use crate::report::tools::{FailureReport, ToolsReport};
 use crate::secrets::SecretLocator;
 
@@ -41,30 +43,18 @@ pub(crate) async fn run(
     let locator = SecretLocator::new(paths, &paths.sources().load().secrets);
     let agent_paths = AgentPaths::from_env()?;
     if args.undo {
-        let report = undo(&agent_paths, paths, &locator)?;
-        print_undo(&report, &agent_paths, out)?;
-        update_gateway_after_undo(paths, out).await?;
+        let report = undo::undo(&agent_paths, paths, &locator)?;
+        report.print(&agent_paths, out)?;
+        undo::update_gateway(paths, out).await?;
         return Ok(if report.is_complete() { ExitStatus::Success } else { ExitStatus::CheckFailed });
     }
-    let mut plan = InitPlan::new(agent_paths, paths, config_flag, &locator)?;
-    if !plan.has_agents {
-        let error = CommandError::new(ExitStatus::Failure, "no_agent", "no installed agent was found");
-        return Err(error.hint("toolcrib add NAME -- COMMAND").into());
-    }
-    if !args.no_service {
-        plan.service = ServiceStep::plan(&plan.new_config, paths);
-    }
-    if plan.is_empty() {
-        return print_nothing_to_do(&plan, out);
-    }
-    if !out.json {
-        plan.print(out)?;
-        super::export::warn_temporary_program(out)?;
-    }
-    if args.dry_run || (!args.yes && !out.prompter().confirm("make these changes?")?) {
-        return end_without_changes(args, &plan, out);
-    }
-    if let Err(error) = carry_out(&plan, paths, &locator, confirmed_command(args)) {
+    let inputs = PlanInputs { args, config_flag, paths, locator: &locator };
+    let plan = match inputs.choose_plan(&agent_paths, out).await? {
+        ChosenPlan::Confirmed(plan) => *plan,
+        ChosenPlan::Ended(exit) => return Ok(exit),
+    };
+    let continuation = confirmed_command(args, &plan.choices);
+    if let Err(error) = carry_out(&plan, paths, &locator, &continuation) {
         print_stop(&error, out)?;
         return Err(error.into());
     }
@@ -87,6 +77,61 @@ pub(crate) async fn run(
     Ok(if failed { ExitStatus::Unreachable } else { ExitStatus::Success })
 }
 
+/// What a plan is made from.
+struct PlanInputs<'a> {
+    args: &'a InitArgs,
+    config_flag: Option<&'a Path>,
+    paths: &'a Paths,
+    locator: &'a SecretLocator,
+}
+
+/// The result of showing the plan.
+enum ChosenPlan {
+    /// The changes are to be made.
+    Confirmed(Box<InitPlan>),
+    /// Nothing is to be changed.
+    Ended(ExitStatus),
+}
+
+impl PlanInputs<'_> {
+    /// Shows the plan and asks, again without what was left out, until the changes are confirmed or rejected.
+    async fn choose_plan(&self, agent_paths: &AgentPaths, out: &mut Output) -> Result<ChosenPlan> {
+        let Self { args, config_flag, paths, locator } = *self;
+        let mut choices = InitChoices::new(args)?;
+        let asks = out.prompter().is_interactive() && !args.yes && !args.dry_run;
+        loop {
+            let mut plan = InitPlan::new(agent_paths.clone(), paths, config_flag, locator, choices.clone())?;
+            if !plan.has_agents {
+                let error =
+                    CommandError::new(ExitStatus::Failure, "no_agent", "no installed agent was found");
+                return Err(error.hint("toolcrib add NAME -- COMMAND").into());
+            }
+            if !args.no_service {
+                plan.service = ServiceStep::plan(&plan.new_config, paths);
+            }
+            if plan.is_empty() {
+                return print_nothing_to_do(&plan, out).map(ChosenPlan::Ended);
+            }
+            if !plan.count_tools(paths, locator).await? {
+                return Ok(ChosenPlan::Ended(ExitStatus::Interrupted));
+            }
+            if !out.json {
+                plan.print(asks, out)?;
+                super::export::warn_temporary_program(out)?;
+            }
+            if args.yes {
+                return Ok(ChosenPlan::Confirmed(Box::new(plan)));
+            }
+            let answer = if asks { choices::ask(&plan, out.prompter())? } else { PlanAnswer::No };
+            match answer {
+                PlanAnswer::Yes => return Ok(ChosenPlan::Confirmed(Box::new(plan))),
+                PlanAnswer::No => return end_without_changes(args, &plan, out).map(ChosenPlan::Ended),
+                PlanAnswer::LeaveOut(names) => choices.except.extend(names),
+            }
+        }
+    }
+}
+
 /// Ends before the first change: with `--dry-run`, or because the changes were not confirmed.
 fn end_without_changes(args: &InitArgs, plan: &InitPlan, out: &mut Output) -> Result<ExitStatus> {
     if out.json {
@@ -96,20 +141,25 @@ fn end_without_changes(args: &InitArgs, plan: &InitPlan, out: &mut Output) -> Re
         return Ok(ExitStatus::Success);
     }
     let error = CommandError::new(ExitStatus::CheckFailed, "not_initialized", "nothing was changed");
-    Err(error.hint(confirmed_command(args)).into())
+    Err(error.hint(confirmed_command(args, &plan.choices)).into())
 }
 
 /// Returns the command that makes the changes without a prompt.
-fn confirmed_command(args: &InitArgs) -> &'static str {
-    if args.no_service { "toolcrib init --yes --no-service" } else { "toolcrib init --yes" }
+fn confirmed_command(args: &InitArgs, choices: &InitChoices) -> String {
+    let service = if args.no_service { " --no-service" } else { "" };
+    format!("toolcrib init --yes{service}{}", choices.to_options())
 }
 
 fn print_nothing_to_do(plan: &InitPlan, out: &mut Output) -> Result<ExitStatus> {
     if out.json {
         out.print_json(&report_json(plan, None))?;
     }
+    if !out.json {
+        plan.print_notes(out)?;
+    }
     plan.warn_unusable(out)?;
     out.print_note(match plan.unusable.is_empty() {
+        true if !plan.idle.is_empty() => "nothing to do: every agent with servers uses toolcrib",
         true => "nothing to do: every agent uses toolcrib",
         false => "nothing was changed: the agents above are left out, and every other one uses toolcrib",
     })?;
@@ -251,156 +301,15 @@ fn report_json(plan: &InitPlan, result: Option<&InitResult>) -> Value {
     report
 }
 
-/// What undoing did to all files.
-#[derive(Default)]
-struct UndoReport {
-    restored: Vec<PathBuf>,
-    /// Files that were edited since, and have everything but the change.
-    edited: Vec<RecordedFile>,
-    left: Vec<RecordedFile>,
-    service_removed: bool,
-    /// Why the service is still installed.
-    service_left: Option<String>,
-}
-
-impl UndoReport {
-    fn is_complete(&self) -> bool {
-        self.left.is_empty() && self.service_left.is_none()
-    }
-}
-
-/// Undoes every `init`, the newest first. What was edited since stays.
-fn undo(agent_paths: &AgentPaths, paths: &Paths, locator: &SecretLocator) -> Result<UndoReport> {
-    let journal = InitJournal::new(paths.state_dir());
-    let records = journal.records()?;
-    if records.is_empty() {
-        let error = CommandError::new(ExitStatus::Failure, "nothing_to_undo", "no `init` to undo");
-        return Err(error.into());
-    }
-    let mut report = UndoReport::default();
-    for (number, record) in records {
-        let mut left = undo_files(&record, agent_paths, paths, &mut report)?;
-        // An agent that was not restored still needs the gateway, and each file that was not restored the secrets.
-        if record.service && left.files.iter().all(|file| file.agent.is_none()) {
-            left.service = undo_service(paths, &mut report);
-        }
-        if left.files.is_empty() {
-            record.secrets.iter().try_for_each(|name| locator.remove(name).map(|_| ()))?;
-        }
-        journal.finish(number, &left)?;
-    }
-    Ok(report)
-}
-
-/// Removes the service. Returns whether it is still installed.
-fn undo_service(paths: &Paths, report: &mut UndoReport) -> bool {
-    match service_step::remove(paths) {
-        ServiceRemoval::Removed => report.service_removed = true,
-        ServiceRemoval::NotInstalled => {}
-        ServiceRemoval::Left { reason } => {
-            report.service_left = Some(reason);
-            return true;
-        }
-    }
-    false
-}
-
-/// Undoes the changes of one `init`: agents first, so that they work without toolcrib before its config goes. Returns what
-/// is left.
-fn undo_files(
-    record: &InitRecord,
-    agent_paths: &AgentPaths,
-    paths: &Paths,
-    report: &mut UndoReport,
-) -> Result<InitRecord> {
-    let mut left = InitRecord { files: Vec::new(), ..record.clone() };
-    for file in record.files.iter().rev() {
-        let is_in = |list: &[RecordedFile]| list.iter().any(|other| other.path == file.path);
-        match file.undo(agent_paths)? {
-            FileUndo::Restored => report.restored.push(file.path.clone()),
-            FileUndo::Unchanged => {}
-            FileUndo::EditsKept if is_in(&report.edited) => {}
-            FileUndo::EditsKept => report.edited.push(file.clone()),
-            FileUndo::Edited => {
-                if !is_in(&report.left) {
-                    report.left.push(file.clone());
-                }
-                left.files.push(file.clone());
-                continue;
-            }
-        }
-        export::forget_undone(&file.path, file.before()?.as_deref(), paths.state_dir());
-    }
-    Ok(left)
-}
-
-/// Lets no gateway keep the config that was undone. A gateway that an agent started is stopped: agents that still use
-/// toolcrib start it again.
-async fn update_gateway_after_undo(paths: &Paths, out: &mut Output) -> Result<()> {
-    match OtherGateway::find(paths)? {
-        Some(other) if other.auto_started => {
-            let stopped = other.stop(paths.sources().load().limits.drain);
-            Ok(Wait::new("stopping the gateway", ServerSource::None).run(stopped).await?)
-        }
-        Some(_) => Ok(GatewayUpdate::reload(paths).await.print(out)?),
-        None => Ok(()),
-    }
-}
-
-fn print_undo(report: &UndoReport, agent_paths: &AgentPaths, out: &mut Output) -> std::io::Result<()> {
-    if out.json {
-        let text = |path: &Path| path.display().to_string();
-        let left = |file: &RecordedFile| json!({"file": text(&file.path), "backup": file.backup.as_deref().map(text)});
-        let restored: Vec<String> = report.restored.iter().map(|path| text(path)).collect();
-        let edited: Vec<String> = report.edited.iter().map(|file| text(&file.path)).collect();
-        let left: Vec<Value> = report.left.iter().map(left).collect();
-        return out.print_json(&json!({
-            "restored": restored, "edited": edited, "left": left,
-            "service_removed": report.service_removed, "service_left": report.service_left,
-        }));
-    }
-    for path in &report.restored {
-        out.print_line(&format!("restored `{}`", agent_paths.abbreviate(path)))?;
-    }
-    for file in &report.edited {
-        let path = agent_paths.abbreviate(&file.path);
-        let removed = match file.agent {
-            Some(_) => "the entry of toolcrib is removed, and what it replaced is back",
-            None => "what `init` added is removed",
-        };
-        out.print_line(&format!("`{path}` was edited since, which stays; {removed}"))?;
-    }
-    if report.service_removed {
-        out.print_line("removed the service")?;
-    }
-    if report.restored.is_empty() && report.edited.is_empty() && report.is_complete() {
-        out.print_note("all files are as they were before")?;
-    }
-    if let Some(reason) = &report.service_left {
-        out.warn(&format!("the service is still installed: {reason}"), Some(UNDO))?;
-    }
-    for file in &report.left {
-        let path = agent_paths.abbreviate(&file.path);
-        let before = match &file.backup {
-            Some(backup) => format!("its contents before are in `{}`", backup.display()),
-            None => "it did not exist before".to_owned(),
-        };
-        let hint = match file.agent {
-            Some(_) => format!("repair the file, then run `{UNDO}` again"),
-            None => "`toolcrib rm NAME` removes a server that you no longer need".to_owned(),
-        };
-        out.warn(&format!("`{path}` was edited since and cannot be changed; {before}"), Some(&hint))?;
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
     use std::fs;
+    use std::path::PathBuf;
 
     use toolcrib::config::SecretBackend;
 
+    use super::undo::{UndoReport, undo};
     use super::*;
 
     const CODEX: &str = "# mine\n[mcp_servers.a]\ncommand = 'x'\nenv = { API_TOKEN = 'abc' }\n";
@@ -450,8 +359,13 @@ mod tests {
             AgentPaths::new(vec![home], &self.home()).unwrap()
         }
 
+        /// Returns a plan that gives every server to every agent.
         fn plan(&self) -> InitPlan {
-            InitPlan::new(self.agent_paths(), &self.paths, None, &self.locator).unwrap()
+            self.plan_with(InitChoices { share: true, ..InitChoices::default() })
+        }
+
+        fn plan_with(&self, choices: InitChoices) -> InitPlan {
+            InitPlan::new(self.agent_paths(), &self.paths, None, &self.locator, choices).unwrap()
         }
 
         fn undo(&self) -> Result<UndoReport> {
@@ -481,6 +395,79 @@ mod tests {
             assert!(user.locator.find("a-api-token").is_err());
             assert!(user.undo().is_err(), "nothing is left to undo");
         }
+    }
+
+    /// Returns the servers of the profile of an agent in a config.
+    fn profile_servers(config_text: &str, agent: &str) -> Option<Vec<String>> {
+        let file = toolcrib_agents::edit::toml::TomlFile::parse(config_text).unwrap();
+        let servers = file.get(&["profiles", &format!("agent-{agent}"), "servers"])?;
+        Some(servers.as_array().unwrap().iter().map(|name| name.as_str().unwrap().to_owned()).collect())
+    }
+
+    #[test]
+    fn agents_keep_their_servers_and_get_those_of_the_config() {
+        let user = TestUser::new();
+        let default = InitChoices::default;
+        let plan = user.plan_with(default());
+        let names = |plan: &InitPlan| plan.agents.iter().map(|plan| plan.agent.id).collect::<Vec<_>>();
+        assert_eq!(names(&plan), ["codex", "kiro"]);
+        assert_eq!(plan.idle.iter().map(|agent| agent.id).collect::<Vec<_>>(), ["cline"], "it had no server");
+        let text = &plan.import.config_text;
+        assert_eq!(profile_servers(text, "codex"), Some(vec!["a".to_owned()]), "{text}");
+        assert_eq!(profile_servers(text, "kiro"), Some(vec!["b".to_owned()]), "{text}");
+        let declared = TestUser::new();
+        fs::create_dir_all(declared.paths.config.parent().unwrap()).unwrap();
+        let config = "[servers.c]\ncommand = 'z'\n\n[profiles.agent-codex]\nservers = [\"c\"] # mine\n";
+        fs::write(&declared.paths.config, config).unwrap();
+        let plan = declared.plan_with(default());
+        assert_eq!(names(&plan).len(), 3, "servers of the config are for every agent");
+        let texts = |names: &[&str]| Some(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+        let servers = |plan: &InitPlan, agent| profile_servers(&plan.import.config_text, agent);
+        assert_eq!(servers(&plan, "codex"), texts(&["c", "a"]));
+        assert_eq!((servers(&plan, "kiro"), servers(&plan, "cline")), (texts(&["b", "c"]), texts(&["c"])));
+        assert!(plan.import.config_text.contains("# mine"), "{}", plan.import.config_text);
+        let shared = declared.plan();
+        assert_eq!((servers(&shared, "codex"), servers(&shared, "cline")), (texts(&["c", "a", "b"]), None));
+    }
+
+    #[test]
+    fn choices_leave_out_agents_and_servers() {
+        let user = TestUser::new();
+        let codex = || vec![toolcrib_agents::agents::Agent::find("codex").unwrap()];
+        let only = user.plan_with(InitChoices { agents: codex(), ..InitChoices::default() });
+        assert_eq!((only.agents.len(), only.agents[0].agent.id), (1, "codex"));
+        assert!(!only.import.config_text.contains("servers.b"), "{}", only.import.config_text);
+        for except in ["codex", "a"] {
+            let plan =
+                user.plan_with(InitChoices { except: vec![except.to_owned()], ..InitChoices::default() });
+            assert!(!plan.import.config_text.contains("servers.a"), "{}", plan.import.config_text);
+            assert_eq!(plan.agents.len(), 1, "{except}");
+        }
+        let unknown = InitChoices { except: vec!["nope".to_owned()], ..InitChoices::default() };
+        let error =
+            InitPlan::new(user.agent_paths(), &user.paths, None, &user.locator, unknown).err().unwrap();
+        assert!(error.message.contains("`nope` is neither an agent nor a server"), "{}", error.message);
+    }
+
+    #[test]
+    fn agents_keep_their_lists_of_tools() {
+        let user = TestUser::new();
+        fs::write(
+            user.home().join(".codex/config.toml"),
+            "[mcp_servers.a]\ncommand = 'x'\nenabled_tools = ['t']\n[mcp_servers.c]\ncommand = 'z'\n",
+        )
+        .unwrap();
+        let kiro = r#"{"mcpServers": {"a": {"command": "x", "disabledTools": ["u"]}}}"#;
+        fs::write(user.home().join(".kiro/settings/mcp.json"), kiro).unwrap();
+        let plan = user.plan_with(InitChoices::default());
+        let may_use = |agent: &str, tool: &str| {
+            let caller = plan.new_config.policy.local_caller(Some(agent), None);
+            let (server, tool) = tool.split_once('.').unwrap();
+            plan.new_config.policy.authorize(&caller, &server.parse().unwrap(), Some(tool)).is_ok()
+        };
+        let tools = ["a.t", "a.u", "a.v", "c.t"];
+        assert_eq!(tools.map(|tool| may_use("codex", tool)), [true, false, false, true]);
+        assert_eq!(tools.map(|tool| may_use("kiro", tool)), [true, false, true, false]);
     }
 
     #[test]

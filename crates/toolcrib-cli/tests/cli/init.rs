@@ -110,6 +110,20 @@ fn assert_replaced(home: &Home, before: &BTreeMap<&str, String>) {
     }
 }
 
+/// Repeats `init`, and again after another agent was installed.
+fn connect_another_agent(home: &Home) {
+    let again = run_discreetly(home, &["init"]).expect(0);
+    assert!(again.stdout.is_empty() && again.stderr.contains("nothing to do"), "{}", again.stderr);
+    fs::create_dir_all(user_home(home).join(".codeium")).unwrap();
+    let idle = run_discreetly(home, &["init"]).expect(0);
+    assert!(idle.stdout.contains("leave out Windsurf: no servers of its own"), "{}", idle.stdout);
+    let share = ["init", "--yes", "--json", "--agent", "windsurf", "--share"];
+    let later = run_discreetly(home, &share).expect(0).json();
+    assert_eq!(later["proofs"][0]["tools"], 4, "it gets every server: {later}");
+    let agents = later["plan"]["agents"].as_array().unwrap();
+    assert_eq!((agents.len(), &agents[0]["agent"]), (1, &"windsurf".into()), "only the new agent: {later}");
+}
+
 #[test]
 fn init_replaces_servers_of_all_agents_and_undo_restores_all_bytes() {
     let home = home_with_agents(0);
@@ -120,6 +134,8 @@ fn init_replaces_servers_of_all_agents_and_undo_restores_all_bytes() {
         "{}",
         planned.stdout
     );
+    let scope = "only `echo` (`profiles.agent-cursor`)\n    2 tools, ";
+    assert!(planned.stdout.contains(scope), "{}", planned.stdout);
     assert!(planned.stdout.contains("install the service `toolcrib` (systemd)"), "{}", planned.stdout);
     assert!(planned.stderr.contains("hint: toolcrib init --yes"), "{}", planned.stderr);
     run_discreetly(&home, &["init", "--json"]).expect(2);
@@ -136,7 +152,8 @@ fn init_replaces_servers_of_all_agents_and_undo_restores_all_bytes() {
         .collect();
     assert_eq!(servers, ["echo", "counter"], "each server is imported once: {report}");
     let proofs = report["proofs"].as_array().unwrap();
-    assert!(proofs.len() == 9 && proofs.iter().all(|proof| proof["tools"] == report["tools"]), "{report}");
+    assert!(proofs.len() == 9 && proofs.iter().all(|proof| proof["tools"] == 2), "{report}");
+    assert_eq!(report["tools"], 4);
     assert_eq!(
         (&report["failed"], &report["undo"]),
         (&serde_json::json!([]), &"toolcrib init --undo".into())
@@ -150,12 +167,7 @@ fn init_replaces_servers_of_all_agents_and_undo_restores_all_bytes() {
     assert!(!fs::read_to_string(home.config()).unwrap().contains(SECRET));
     assert_replaced(&home, &before);
 
-    let again = run_discreetly(&home, &["init"]).expect(0);
-    assert!(again.stdout.is_empty() && again.stderr.contains("nothing to do"), "{}", again.stderr);
-    fs::create_dir_all(user_home(&home).join(".codeium")).unwrap();
-    let later = run_discreetly(&home, &["init", "--yes", "--json"]).expect(0).json();
-    let agents = later["plan"]["agents"].as_array().unwrap();
-    assert_eq!((agents.len(), &agents[0]["agent"]), (1, &"windsurf".into()), "only the new agent: {later}");
+    connect_another_agent(&home);
 
     undo_without_service_manager(&home);
     assert!(read_files(&home) == before && fs::read_dir(&units).unwrap().count() == 2);
@@ -170,6 +182,97 @@ fn init_replaces_servers_of_all_agents_and_undo_restores_all_bytes() {
     assert!(!secrets.stdout.contains("github-token"), "{}", secrets.stdout);
     let nothing = run_discreetly(&home, &["init", "--undo", "--json"]).expect(1).error();
     assert_eq!(nothing["code"], "nothing_to_undo");
+}
+
+/// Returns the tools that an agent is listed through its entry.
+fn listed_tools(home: &Home, agent: &str) -> Vec<String> {
+    let mut command = command(home, &["stdio", "--agent", agent]);
+    let input = standalone::request(1, "tools/list", "");
+    let output = RunResult::from(deadline::output_with_input(&mut command, &input)).expect(0).json();
+    let tools = output["result"]["tools"].as_array().unwrap();
+    tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn init_keeps_the_tools_of_each_agent_and_project() {
+    let home = home_with_agents(1);
+    let project = user_home(&home).canonicalize().unwrap();
+    let own = serde_json::json!({"mcpServers": {"local": {"command": home.0.file("demo-program"), "args": ["demo-server", "echo"]}}});
+    let claude = fs::read_to_string(project.join(".claude.json")).unwrap();
+    let projects = serde_json::json!({path_text(&project): own});
+    write_file(&home, ".claude.json", &claude.replacen('{', &format!("{{\n  \"projects\": {projects},"), 1));
+    let before = read_files(&home);
+    let report = run_discreetly(&home, &["init", "--yes", "--json"]).expect(0).json();
+    let plan = &report["plan"];
+    let kept = &plan["kept"][0];
+    assert_eq!(kept["name"], "local", "{report}");
+    assert!(kept["reason"].as_str().unwrap().starts_with("only the project `"), "{report}");
+    assert!(fs::read_to_string(project.join(".claude.json")).unwrap().contains("\"local\""));
+    let agents = plan["agents"].as_array().unwrap();
+    assert_eq!(agents.len(), 9);
+    for agent in agents {
+        let id = agent["agent"].as_str().unwrap();
+        let has_echo = ["claude", "codex", "cursor", "goose"].contains(&id);
+        let (server, tools) = match has_echo {
+            true => ("echo", ["echo__say", "echo__fail"]),
+            false => ("counter", ["counter__add", "counter__ponder"]),
+        };
+        assert_eq!(listed_tools(&home, id), tools, "{id}");
+        assert_eq!(
+            (&agent["servers"], &agent["profile"]),
+            (&serde_json::json!([server]), &format!("agent-{id}").into())
+        );
+        let costs = &agent["tools"];
+        let tokens = |when: &str| costs[when]["tokens"].as_u64().unwrap();
+        assert_eq!((&costs["before"]["tools"], &costs["after"]["tools"]), (&2.into(), &2.into()), "{agent}");
+        assert!(tokens("before") > 0 && tokens("after") <= tokens("before") + 6 * 2 + 100, "{agent}");
+    }
+    assert_eq!(plan["search"], false);
+    // A server that is declared later reaches an agent with a profile only if it is named there.
+    let added = run_discreetly(&home, &["add", "more", "--", PROGRAM, "demo-server", "counter"]).expect(0);
+    assert!(
+        added.stderr.contains("get `more` only if it is in `servers` there: `profiles.agent-claude`, "),
+        "{}",
+        added.stderr
+    );
+    assert_eq!(listed_tools(&home, "codex").len(), 2);
+    assert_eq!(listed_tools(&home, "windsurf").len(), 6);
+    let again = run_discreetly(&home, &["init"]).expect(0);
+    assert!(again.stderr.contains("nothing to do"), "{}{}", again.stdout, again.stderr);
+    run_discreetly(&home, &["rm", "more"]).expect(0);
+    run_discreetly(&home, &["init", "--undo"]).expect(0);
+    assert!(read_files(&home) == before && !home.config().exists());
+}
+
+#[test]
+fn init_chooses_search_above_the_budget() {
+    let home = home_with_agents(1);
+    home.write("[expose]\nbudget = 20\n");
+    let shown = run_discreetly(&home, &["init", "--dry-run", "--agent", "claude,codex"]).expect(0);
+    assert!(shown.stdout.contains("set `expose.mode = \"auto\"`"), "{}", shown.stdout);
+    assert!(shown.stdout.contains("→ 3 tools, "), "{}", shown.stdout);
+    let report =
+        run_discreetly(&home, &["init", "--yes", "--json", "--agent", "claude,codex"]).expect(0).json();
+    let tools: Vec<(&str, u64)> = report["proofs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|proof| (proof["agent"].as_str().unwrap(), proof["tools"].as_u64().unwrap()))
+        .collect();
+    // Claude Code searches itself.
+    assert_eq!(report["plan"]["agents"][0]["tools"]["after"]["search"], false, "{report}");
+    assert_eq!(report["plan"]["agents"][1]["tools"]["after"]["search"], true, "{report}");
+    assert!(tools.contains(&("codex", 3)), "{tools:?}");
+    let untouched = fs::read_to_string(user_home(&home).join(".cursor/mcp.json")).unwrap();
+    assert!(untouched.contains("demo-server") && !untouched.contains("toolcrib"), "{untouched}");
+    let left = run_discreetly(&home, &["init", "--dry-run", "--except", "goose,counter"]).expect(0);
+    assert!(!left.stdout.contains("goose") && !left.stdout.contains("counter:"), "{}", left.stdout);
+    let unknown = run_discreetly(&home, &["init", "--except", "countre"]).expect(1);
+    assert!(
+        unknown.stderr.contains("`countre` is neither an agent nor a server of one"),
+        "{}",
+        unknown.stderr
+    );
 }
 
 #[test]

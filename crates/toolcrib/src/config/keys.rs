@@ -66,12 +66,17 @@ pub const ROOT: &[ConfigKey] = &[
     key("scopes", NamedTables(SCOPE), "", "Conditions on the environment and the tags they activate"),
     key("hosts", NamedTables(HOST), "", "Machines that run servers for other machines, by host name"),
     key("policy", Table(POLICY), "", "Access rules for all callers; `deny` wins over `allow` in any layer"),
-    key("profiles", NamedTables(PROFILE), "", "Subsets of the catalog, served at `/mcp/p/NAME`"),
+    key(
+        "profiles",
+        NamedTables(PROFILE),
+        "",
+        "Subsets of the catalog, served at `/mcp/p/NAME`; `agent-NAME` is that of an agent",
+    ),
     key(
         "callers",
         NamedTables(CALLER),
         "",
-        "Callers and how they are recognized; without these and `issuers`, every client that can reach the gateway is accepted",
+        "Callers and how they are recognized; without these and `issuers`, every client that can reach the gateway is accepted. `agent:NAME` is an agent of this user, which needs no token",
     ),
     key(
         "issuers",

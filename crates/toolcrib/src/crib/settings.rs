@@ -6,6 +6,7 @@ use super::Crib;
 use crate::access::expose::ExposeSettings;
 use crate::access::policy::Policy;
 use crate::limits::UsageLimits;
+use crate::model::caller::Caller;
 use crate::spec::{Capacity, Roster};
 use crate::util::locks::IgnorePoison as _;
 
@@ -61,6 +62,11 @@ impl Settings {
 }
 
 impl Crib {
+    /// Returns the local caller or one of its agents; see [`Policy::local_caller`](crate::Policy::local_caller).
+    pub fn local_caller(&self, agent: Option<&str>, profile: Option<&str>) -> Caller {
+        self.router().visible_catalogs.local_caller(agent, profile)
+    }
+
     /// Replaces the access rules from the next list and the next call on. The guard stays; see [`Crib::set_guard`].
     pub fn set_policy(&self, policy: Policy) {
         self.router().visible_catalogs.set_policy(policy);

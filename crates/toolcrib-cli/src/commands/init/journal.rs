@@ -6,11 +6,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use toolcrib::config::Config;
 use toolcrib::util::files::{self, FileMode, ReplaceOptions};
 use toolcrib_agents::agents::{Agent, AgentPaths};
+use toolcrib_agents::edit::entry::FileLanguage;
 use toolcrib_agents::edit::file::OriginalFile;
-use toolcrib_agents::edit::merge::merge_texts;
+use toolcrib_agents::edit::merge::undo_change;
 use toolcrib_agents::export::{ChangedEntries, ExportedText, gateway};
 
 use crate::command_error::CommandError;
@@ -269,8 +269,7 @@ impl RecordedFile {
                 };
                 exported.undo_in(agent, text).ok()
             }
-            None => merge_texts(after, before.unwrap_or_default(), text)
-                .filter(|merged| !Config::parse(&self.path, merged).is_refused()),
+            None => undo_change(FileLanguage::Toml, before.unwrap_or_default(), after, text),
         };
         let Some(undone) = undone else { return Ok(FileUndo::Edited) };
         match undone.trim().is_empty() && before.is_none() {

@@ -6,18 +6,24 @@ use serde_json::{Value, json};
 use toolcrib::config::{Config, DeclaredServer};
 use toolcrib_agents::agents::{self, Agent, AgentFileScope, AgentPaths};
 use toolcrib_agents::edit::file::OriginalFile;
+use toolcrib_agents::edit::toml::TomlFile;
 use toolcrib_agents::export::{self, ChangedEntries, ExportPlan, ExportedServer, gateway};
 use toolcrib_agents::import::{
     self, Import, ImportRequest, ImportVerdict, ImportedEntry, LeftOut, SecretExtraction,
 };
 
+use super::choices::InitChoices;
 use super::journal::{FileChange, InitChanges};
+use super::scopes::{AgentScope, AgentScopes, ScopeInput};
 use super::service_step::ServiceStep;
+use super::tool_costs::{CostChange, ListedTools};
 use crate::command_error::CommandError;
 use crate::commands::export::{gateway_spec, originals_in};
 use crate::commands::import::open_config;
 use crate::output::Output;
 use crate::paths::Paths;
+use crate::policy_test::find_profile;
+use crate::report::tools::FailureReport;
 use crate::secrets::SecretLocator;
 
 /// The config of a user whose agents have no servers.
@@ -34,8 +40,17 @@ pub(super) struct InitPlan {
     pub(super) agents: Vec<AgentPlan>,
     /// The agents whose files cannot be used.
     pub(super) unusable: Vec<UnusableAgent>,
+    /// The agents that have no servers and get none.
+    pub(super) idle: Vec<&'static Agent>,
     /// Whether any agent is installed.
     pub(super) has_agents: bool,
+    pub(super) choices: InitChoices,
+    /// The config before the import.
+    old_config: Config,
+    scopes: AgentScopes,
+    listed: ListedTools,
+    /// Whether the tools of some agent are searched from now on.
+    adds_search: bool,
     /// Names of the imported secrets that the store does not have yet.
     pub(super) new_secrets: Vec<String>,
     pub(super) service: ServiceStep,
@@ -47,6 +62,8 @@ pub(super) struct AgentPlan {
     pub(super) export: ExportPlan,
     /// Names of the entries that the change removes.
     pub(super) removed: Vec<String>,
+    /// What its tools cost, once they were listed.
+    pub(super) cost: Option<CostChange>,
 }
 
 /// An agent whose file cannot be changed.
@@ -62,8 +79,10 @@ impl InitPlan {
         paths: &Paths,
         config_flag: Option<&Path>,
         locator: &SecretLocator,
+        choices: InitChoices,
     ) -> Result<Self, CommandError> {
         let config = open_config(paths)?;
+        let left_out = choices.left_out_agents();
         let import = import::import(&ImportRequest {
             from: "auto",
             scope: AgentFileScope::User,
@@ -71,28 +90,36 @@ impl InitPlan {
             config_path: &paths.config,
             config_text: config.text(),
             secrets: SecretExtraction::Store(locator),
-            left_out: LeftOut { project_entries: true, ..LeftOut::default() },
+            left_out: LeftOut {
+                agents: &left_out,
+                servers: &choices.except,
+                project_entries: !choices.share,
+            },
         })?;
+        choices.check_names(&import.entries)?;
         let is_new = |name: &&String| locator.find(name).is_err();
         let new_secrets = import.secrets.iter().map(|(name, _)| name).filter(is_new).cloned().collect();
-        let new_config = Config::parse(&paths.config, &import.config_text);
         let mut plan = Self {
+            old_config: Config::parse(&paths.config, config.text()),
+            new_config: Config::parse(&paths.config, &import.config_text),
             agent_paths,
             import,
             config,
-            new_config,
             agents: Vec::new(),
             unusable: Vec::new(),
+            idle: Vec::new(),
             has_agents: false,
+            choices,
+            scopes: AgentScopes::default(),
+            listed: ListedTools::default(),
+            adds_search: false,
             new_secrets,
             service: ServiceStep::default(),
         };
-        for agent in agents::all() {
-            if agent.is_detected(AgentFileScope::User, &plan.agent_paths) {
-                plan.has_agents = true;
-                plan.add_agent(agent, config_flag, paths);
-            }
+        if let Some(profile) = &plan.choices.profile {
+            find_profile(&plan.new_config, profile)?;
         }
+        plan.add_agents(config_flag, paths)?;
         // The entries of agents work only with a config.
         if !plan.agents.is_empty() && !plan.config.exists() && !plan.has_imports() {
             FIRST_CONFIG.clone_into(&mut plan.import.config_text);
@@ -100,14 +127,119 @@ impl InitPlan {
         Ok(plan)
     }
 
-    fn add_agent(&mut self, agent: &'static Agent, config_flag: Option<&Path>, paths: &Paths) {
+    /// Plans the change of each agent's file, and the profiles with which agents keep the servers that they had.
+    fn add_agents(&mut self, config_flag: Option<&Path>, paths: &Paths) -> Result<(), CommandError> {
+        let is_installed = |agent: &&'static Agent| {
+            self.choices.is_named(agent) || agent.is_detected(AgentFileScope::User, &self.agent_paths)
+        };
+        let installed: Vec<&'static Agent> = agents::all().filter(is_installed).collect();
+        let chosen: Vec<&'static Agent> =
+            installed.iter().copied().filter(|agent| self.choices.includes(agent)).collect();
+        self.has_agents = !chosen.is_empty();
+        if self.choices.profile.is_none() {
+            self.scopes = AgentScopes::new(&ScopeInput {
+                agent_paths: &self.agent_paths,
+                old: &self.old_config,
+                new: &self.new_config,
+                entries: &self.import.entries,
+                agents: &installed,
+                widened: if self.choices.share { &chosen } else { &[] },
+            });
+        }
+        let has_servers = self.new_config.declared.iter().any(|server| server.enabled);
+        let mut scoped = Vec::new();
+        for agent in installed {
+            let scope = self.scopes.get(agent);
+            let is_connected = scope.is_some_and(|scope| scope.is_connected);
+            let is_idle = has_servers && !is_connected && scope.is_some_and(|scope| scope.servers.is_empty());
+            match chosen.iter().any(|chosen| chosen.id == agent.id) {
+                true if is_idle => self.idle.push(agent),
+                true if self.add_agent(agent, config_flag, paths) => scoped.push(agent),
+                false if is_connected => scoped.push(agent),
+                _ => {}
+            }
+        }
+        if self.choices.profile.is_none() {
+            let text = self.scopes.add_profiles(&self.import.config_text, &scoped);
+            let text = text.map_err(|error| CommandError::unexpected(&error))?;
+            self.set_config_text(text, paths);
+        }
+        Ok(())
+    }
+
+    fn set_config_text(&mut self, text: String, paths: &Paths) {
+        self.new_config = Config::parse(&paths.config, &text);
+        self.import.config_text = text;
+    }
+
+    /// Plans the change of an agent's file. Returns whether the agent uses toolcrib afterwards.
+    fn add_agent(&mut self, agent: &'static Agent, config_flag: Option<&Path>, paths: &Paths) -> bool {
         match self.plan_agent(agent, config_flag, paths) {
             // Several agents may use the same file through links.
-            Ok(plan) if self.agents.iter().any(|other| other.export.file() == plan.export.file()) => {}
-            Ok(plan) if plan.export.has_changes() => self.agents.push(plan),
-            Ok(_) => {}
-            Err(error) => self.unusable.push(UnusableAgent { agent, error }),
+            Ok(plan) if self.agents.iter().any(|other| other.export.file() == plan.export.file()) => false,
+            Ok(plan) => {
+                if plan.export.has_changes() {
+                    self.agents.push(plan);
+                }
+                true
+            }
+            Err(error) => {
+                self.unusable.push(UnusableAgent { agent, error });
+                false
+            }
         }
+    }
+
+    /// Lists the tools of all servers, computes what they cost each agent, and chooses the search mode for agents that would be
+    /// listed more than the budget and do not search themselves. Returns whether it was not interrupted.
+    pub(super) async fn count_tools(
+        &mut self,
+        paths: &Paths,
+        locator: &SecretLocator,
+    ) -> anyhow::Result<bool> {
+        if self.agents.is_empty() || self.new_config.roster.is_empty() {
+            return Ok(true);
+        }
+        let Some(listed) = ListedTools::read(self, paths, locator).await? else { return Ok(false) };
+        self.listed = listed;
+        self.compute_costs();
+        let budget = self.new_config.expose.budget;
+        let is_too_long = |plan: &AgentPlan| {
+            let is_above = plan.cost.is_some_and(|cost| cost.after.tokens() > budget);
+            is_above && plan.agent.client_name().is_none()
+        };
+        let mut file =
+            TomlFile::parse(&self.import.config_text).map_err(|error| CommandError::unexpected(&error))?;
+        if self.agents.iter().any(is_too_long) && !file.contains(&["expose", "mode"]) {
+            file.set(&["expose", "mode"], &"auto".into())
+                .map_err(|error| CommandError::unexpected(&error))?;
+            self.adds_search = true;
+            self.set_config_text(file.render(), paths);
+            self.compute_costs();
+        }
+        Ok(true)
+    }
+
+    fn compute_costs(&mut self) {
+        let profile = self.choices.profile.as_deref();
+        let cost = |agent: &Agent| {
+            let is_connected = self.scopes.get(agent).is_some_and(|scope| scope.is_connected);
+            let old = is_connected.then_some(&self.old_config);
+            CostChange {
+                before: self.listed.cost_before(agent, &self.import.entries, old),
+                after: self.listed.cost_through(agent, &self.new_config, profile),
+            }
+        };
+        let costs: Vec<CostChange> = self.agents.iter().map(|plan| cost(plan.agent)).collect();
+        for (plan, cost) in self.agents.iter_mut().zip(costs) {
+            plan.cost = Some(cost);
+        }
+    }
+
+    /// Returns what the numbers of the printed plan stand for: servers that are imported, then agents.
+    pub(super) fn numbered_names(&self) -> Vec<String> {
+        let servers = self.imported().map(|(_, name)| name.to_owned());
+        servers.chain(self.agents.iter().map(|plan| plan.agent.id.to_owned())).collect()
     }
 
     fn plan_agent(
@@ -117,8 +249,9 @@ impl InitPlan {
         paths: &Paths,
     ) -> Result<AgentPlan, CommandError> {
         let scope = AgentFileScope::User;
-        let gateway =
-            gateway_spec(agent, scope, &self.agent_paths, config_flag, Some(&self.new_config), None)?;
+        let profile = self.choices.profile.as_deref();
+        let config = Some(&self.new_config);
+        let gateway = gateway_spec(agent, scope, &self.agent_paths, config_flag, config, profile)?;
         let servers = [ExportedServer::new(&gateway, None)];
         let mut export = export::plan(agent, scope, &self.agent_paths, paths.state_dir(), &servers)?;
         let originals = originals_in(&export, &self.import.entries, &self.new_config);
@@ -126,7 +259,7 @@ impl InitPlan {
         if export.has_changes() {
             export.check_writable()?;
         }
-        Ok(AgentPlan { agent, export, removed: originals.names })
+        Ok(AgentPlan { agent, export, removed: originals.names, cost: None })
     }
 
     /// Returns whether the config changes.
@@ -203,13 +336,16 @@ impl InitPlan {
         kept.filter(|kept| !is_own(kept)).collect()
     }
 
-    /// Prints the plan for people.
-    pub(super) fn print(&self, out: &mut Output) -> std::io::Result<()> {
+    /// Prints the plan for people, with numbers if they can be typed to leave something out.
+    pub(super) fn print(&self, is_numbered: bool, out: &mut Output) -> std::io::Result<()> {
         let short = |path: &Path| self.agent_paths.abbreviate(path);
+        let mut numbers = (1..).map(|number| if is_numbered { format!("{number}. ") } else { String::new() });
+        let mut number = || numbers.next().unwrap_or_default();
         if self.has_imports() {
             let config = short(self.config.path());
             out.print_line(&match self.imported().next() {
                 Some(_) => format!("import into `{config}`:"),
+                None if self.config.exists() => format!("change `{config}`"),
                 None => format!("create `{config}`, without servers"),
             })?;
         }
@@ -217,28 +353,65 @@ impl InitPlan {
             let declared = self.new_config.declared.iter().find(|server| server.id.as_str() == name);
             let endpoint = declared.map(DeclaredServer::command_or_url).unwrap_or_default();
             let state = if declared.is_some_and(|server| !server.enabled) { ", disabled" } else { "" };
-            out.print_line(&format!("  {name}: {endpoint}  (`{}`{state})", short(&entry.file)))?;
+            let file = short(&entry.file);
+            out.print_line(&format!("  {}{name}: {endpoint}  (`{file}`{state})", number()))?;
             entry.notes.iter().try_for_each(|note| out.print_line(&format!("    {note}")))?;
         }
         if !self.agents.is_empty() {
             out.print_line("let these agents use toolcrib:")?;
         }
-        for AgentPlan { agent, export, removed } in &self.agents {
-            let names: Vec<String> = removed.iter().map(|name| format!("`{name}`")).collect();
-            let change = match names.is_empty() {
-                true => "add `toolcrib`".to_owned(),
-                false => format!("replace {} by `toolcrib`", names.join(", ")),
-            };
-            out.print_line(&format!("  {}: {change} in `{}`", agent.name, short(export.file())))?;
+        for plan in &self.agents {
+            let file = short(plan.export.file());
+            out.print_line(&format!("  {}{}: {} in `{file}`", number(), plan.agent.name, plan.change()))?;
+            self.print_scope(plan, out)?;
         }
         for KeptEntry { entry, reason } in self.kept() {
             out.print_line(&format!("keep `{}` in `{}`: {reason}", entry.name, short(&entry.file)))?;
         }
+        self.print_notes(out)?;
         self.service.print(&self.new_config, out)?;
         for warning in self.agents.iter().flat_map(|plan| &plan.export.warnings) {
             out.warn(warning, None)?;
         }
+        for error in &self.listed.failed {
+            out.warn(&format!("{}; its tools are not counted", error.message), error.hint.as_deref())?;
+        }
         self.warn_unusable(out)
+    }
+
+    /// Prints which servers an agent has afterwards, and what its tools cost.
+    fn print_scope(&self, plan: &AgentPlan, out: &mut Output) -> std::io::Result<()> {
+        let scope = self.scopes.get(plan.agent);
+        if let Some(AgentScope { servers, profile: Some(profile), .. }) = scope {
+            let names: Vec<String> = servers.iter().map(|name| format!("`{name}`")).collect();
+            out.print_line(&format!("    only {} (`profiles.{profile}`)", names.join(", ")))?;
+        }
+        match plan.cost {
+            Some(cost) => out.print_line(&format!("    {cost}")),
+            None => Ok(()),
+        }
+    }
+
+    /// Prints what differs from setting up every agent with everything.
+    pub(super) fn print_notes(&self, out: &mut Output) -> std::io::Result<()> {
+        if !self.idle.is_empty() {
+            let names: Vec<&str> = self.idle.iter().map(|agent| agent.name).collect();
+            out.print_line(&format!("leave out {}: no servers of its own", names.join(", ")))?;
+        }
+        let has_scopes = self
+            .agents
+            .iter()
+            .any(|plan| self.scopes.get(plan.agent).is_some_and(|scope| scope.profile.is_some()));
+        if (has_scopes || !self.idle.is_empty()) && !self.choices.share {
+            out.print_line("each agent keeps what it had; `--share` gives every server to every agent")?;
+        }
+        if self.adds_search {
+            let budget = self.new_config.expose.budget;
+            out.print_line(&format!(
+                "set `expose.mode = \"auto\"`: agents search tools of more than {budget} tokens, instead of being listed them"
+            ))?;
+        }
+        Ok(())
     }
 
     /// Prints which agents are left out, and why.
@@ -265,6 +438,9 @@ impl InitPlan {
                     "agent": plan.agent.id,
                     "file": file(plan.export.file()),
                     "removed": plan.removed,
+                    "servers": self.scopes.get(plan.agent).map(|scope| &scope.servers),
+                    "profile": self.scopes.get(plan.agent).and_then(|scope| scope.profile.as_deref()),
+                    "tools": plan.cost.map(|cost| cost.to_json()),
                     "diff": plan.export.diff(),
                     "warnings": plan.export.warnings,
                     "next_step": plan.agent.next_step(AgentFileScope::User),
@@ -290,8 +466,22 @@ impl InitPlan {
             "agents": agents,
             "kept": kept,
             "unusable": unusable,
+            "idle": self.idle.iter().map(|agent| agent.id).collect::<Vec<_>>(),
+            "search": self.adds_search,
+            "failed": self.listed.failed.iter().map(FailureReport::to_short_json).collect::<Vec<_>>(),
             "service": self.service.to_json(),
         })
+    }
+}
+
+impl AgentPlan {
+    /// Returns what changes in the agent's file.
+    fn change(&self) -> String {
+        let names: Vec<String> = self.removed.iter().map(|name| format!("`{name}`")).collect();
+        match names.is_empty() {
+            true => "add `toolcrib`".to_owned(),
+            false => format!("replace {} by `toolcrib`", names.join(", ")),
+        }
     }
 }
 
