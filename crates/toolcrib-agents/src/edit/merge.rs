@@ -79,6 +79,73 @@ fn split_removals<'a>(changes: Vec<LineChange<'a>>, others: &[LineChange<'_>]) -
     split
 }
 
+/// Like [`merge_texts`], for a JSON text that another program has written from scratch since: one value per line, in the order of
+/// the base. Returns `None` if the other text does not look like that.
+pub(crate) fn merge_rewritten_json(base: &str, one: &str, rewritten: &str) -> Option<String> {
+    let body = rewritten.trim_end();
+    let second_line = body.lines().nth(1)?;
+    let indent = &second_line[..second_line.len() - second_line.trim_start().len()];
+    let is_rewritten = spread_json(body, indent).is_some_and(|spread| spread == body);
+    let merged = merge_texts(&spread_json(base, indent)?, &spread_json(one, indent)?, body);
+    merged.filter(|_| is_rewritten).map(|merged| merged + &rewritten[body.len()..])
+}
+
+/// Returns a JSON text with one value per line, as most programs write it, or `None` if it has comments.
+fn spread_json(text: &str, indent: &str) -> Option<String> {
+    let mut spread = String::with_capacity(text.len() * 2);
+    let mut depth: usize = 0;
+    let mut rest = text.trim();
+    let break_line = |spread: &mut String, depth: usize| {
+        spread.push('\n');
+        (0..depth).for_each(|_| spread.push_str(indent));
+    };
+    while let Some(first) = rest.chars().next() {
+        let mut length = first.len_utf8();
+        match first {
+            '"' => {
+                length = string_length(rest)?;
+                spread.push_str(&rest[..length]);
+            }
+            '{' | '[' => {
+                spread.push(first);
+                depth += 1;
+                let close = rest[1..].trim_start().chars().next().filter(|next| matches!(next, '}' | ']'));
+                if close.is_none() {
+                    break_line(&mut spread, depth);
+                }
+            }
+            '}' | ']' => {
+                depth = depth.checked_sub(1)?;
+                if !spread.ends_with(['{', '[']) {
+                    break_line(&mut spread, depth);
+                }
+                spread.push(first);
+            }
+            ',' => {
+                spread.push(',');
+                break_line(&mut spread, depth);
+            }
+            ':' => spread.push_str(": "),
+            '/' => return None,
+            _ if first.is_whitespace() => {}
+            _ => spread.push(first),
+        }
+        rest = &rest[length..];
+    }
+    Some(spread)
+}
+
+/// Returns the length of the JSON string at the start of a text, with its quotes.
+fn string_length(text: &str) -> Option<usize> {
+    let mut is_escaped = false;
+    let end = text.char_indices().skip(1).find(|(_, letter)| {
+        let is_end = *letter == '"' && !is_escaped;
+        is_escaped = *letter == '\\' && !is_escaped;
+        is_end
+    });
+    end.map(|(end, _)| end + 1)
+}
+
 /// Returns a later text of a file with one change undone, unless it cannot be told apart from what was changed since.
 pub fn undo_change(language: FileLanguage, before: &str, after: &str, now: &str) -> Option<String> {
     let parse = |text: &str| language.parse(text).ok();
@@ -138,6 +205,18 @@ mod tests {
             assert_eq!(merge_texts(base, other, one).as_deref(), merged, "{other:?} {one:?}");
         }
         assert_eq!(merge_texts("", "a\n", "").as_deref(), Some("a\n"));
+    }
+
+    #[test]
+    fn rewritten_json_is_merged_in_its_own_form() {
+        let base = "{\"a\": {\"own\": [\"x\"]}, \"z\": {}, \"b\": \"{\\\"\"}";
+        let one = "{\"a\": {}, \"z\": {}, \"b\": \"{\\\"\"}\n";
+        let rewritten = "{\n\t\"a\": {\n\t\t\"own\": [\n\t\t\t\"x\"\n\t\t]\n\t},\n\t\"z\": {},\n\t\"b\": \"{\\\"\",\n\t\"v\": 4\n}\n";
+        let merged = "{\n\t\"a\": {},\n\t\"z\": {},\n\t\"b\": \"{\\\"\",\n\t\"v\": 4\n}\n";
+        assert_eq!(merge_rewritten_json(base, one, rewritten).as_deref(), Some(merged));
+        assert_eq!(merge_rewritten_json(base, one, &rewritten.replace("\"z\": {}", "\"z\":{}")), None);
+        assert_eq!(merge_rewritten_json(base, "{} // mine", rewritten), None);
+        assert_eq!(merge_rewritten_json(base, one, ""), None);
     }
 
     #[test]

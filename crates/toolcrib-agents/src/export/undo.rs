@@ -9,7 +9,7 @@ use super::undo_log::{UndoLog, UndoStep};
 use super::{ExportPlan, invalid_file_error, open_original};
 use crate::agents::{Agent, AgentFileScope, AgentPaths, ServersLayout};
 use crate::edit::entry::{EditError, EntryMembers, get_path, without_empty_tables};
-use crate::edit::merge::merge_texts;
+use crate::edit::merge::{merge_rewritten_json, merge_texts};
 use crate::error::{AgentErrorKind, Error};
 
 /// Result of undoing an export.
@@ -122,10 +122,14 @@ impl ExportedText<'_> {
             return Ok(self.before.clone().into_owned());
         }
         let undone = self.undo_entries(agent, text)?;
-        let merged = self.after.as_deref().and_then(|after| merge_texts(after, &self.before, text));
+        let Some(after) = self.after.as_deref() else { return Ok(undone) };
         let content = |text: &str| agent.language.parse(text).map(|document| without_empty_tables(&document));
         let expected = content(&undone)?;
-        Ok(merged.filter(|merged| content(merged).is_ok_and(|merged| merged == expected)).unwrap_or(undone))
+        let is_undone = |merged: &String| content(merged).is_ok_and(|merged| merged == expected);
+        let merged = merge_texts(after, &self.before, text).filter(is_undone);
+        // Some agents write their whole file from scratch.
+        let rewritten = || merge_rewritten_json(after, &self.before, text).filter(is_undone);
+        Ok(merged.or_else(rewritten).unwrap_or(undone))
     }
 
     /// Removes the entries of an export from a text, and puts back those that it replaced and removed.

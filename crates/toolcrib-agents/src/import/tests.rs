@@ -431,7 +431,7 @@ fn auto_import_reads_each_file_once_and_skips_broken() {
     );
     assert!(
         lines.contains(&"b duplicate of a".to_owned())
-            && lines.iter().any(|line| line.starts_with("l imported as l: only the project `"))
+            && lines.iter().any(|line| line.starts_with("l imported as l\n  only the project `"))
     );
     assert_eq!(home.import("cursor", "").unwrap_err().code(), "agent_file_invalid");
     assert!(home.import("unknown", "").unwrap_err().message().contains("neither an agent nor a file"));

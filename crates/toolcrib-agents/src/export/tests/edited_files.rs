@@ -57,6 +57,28 @@ fn undo_of_changed_file_keeps_the_changes_and_all_other_bytes() {
 }
 
 #[test]
+fn undo_in_a_file_that_its_agent_has_rewritten_keeps_its_form() {
+    let before = "{\n  \"numStartups\": 1,\n  \"mcpServers\": {\n    \"own\": {\n      \"type\": \"stdio\",\n      \"command\": \"x\",\n      \"args\": [\n        \"-y\"\n      ]\n    }\n  }\n}";
+    // As `JSON.stringify` writes it.
+    let rewritten = "{\n  \"numStartups\": 2,\n  \"mcpServers\": {\n    \"toolcrib\": {\nTYPE      \"command\": \"toolcrib\",\n      \"args\": [\n        \"stdio\",\n        \"--agent\",\n        \"AGENT\"\n      ]\n    }\n  },\n  \"$version\": 4\n}";
+    for (id, entry_type) in [("claude", "      \"type\": \"stdio\",\n"), ("qwen", ""), ("gemini", "")] {
+        let home = Home::new();
+        let agent = find_agent(id);
+        let file = home.file(agent, AgentFileScope::User, before);
+        let gateway = gateway_of(agent);
+        let mut plan =
+            home.plan(agent, AgentFileScope::User, &[ExportedServer::new(&gateway, None)]).unwrap();
+        plan.remove_entries(agent, &[vec!["mcpServers".to_owned(), "own".to_owned()]]).unwrap();
+        plan.write().unwrap();
+        fs::write(&file, rewritten.replace("TYPE", entry_type).replace("AGENT", id)).unwrap();
+        assert_eq!(home.undo(agent, AgentFileScope::User).unwrap(), UndoResult::EntriesRemoved);
+        let expected = before.replace("\"numStartups\": 1", "\"numStartups\": 2");
+        let expected = expected.replace("  }\n}", "  },\n  \"$version\": 4\n}");
+        assert_eq!(fs::read_to_string(&file).unwrap(), expected, "{id}");
+    }
+}
+
+#[test]
 fn edits_of_the_own_entry_stay_over_ten_exports() {
     for agent in agents::all() {
         let home = Home::new();
