@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use toolcrib::catalog::public_name::SEPARATOR;
 use toolcrib::{
-    Caller, Crib, Discovery, Error, FirstListingWait, KeepAlive, Selector, ServerId, ServerSpec, Sharing,
-    Tool,
+    Caller, Crib, Discovery, Error, FirstListingWait, KeepAlive, Selector, ServerId, ServerSpec, Tool,
 };
 
 use crate::report::tools::{FailureReport, ServerStateReport, ToolReport, ToolsReport, UnapprovedCount};
@@ -147,7 +146,7 @@ pub(crate) async fn find_tool(
 /// server that is not shared, or stops as soon as it is not used, is left to the call.
 pub(crate) async fn start_server_of(crib: &Crib, tool: &Tool) -> Result<(), Error> {
     let stays_up = |spec: ServerSpec| {
-        spec.sharing == Sharing::Shared && spec.lifecycle.keep_alive != KeepAlive::For(Duration::ZERO)
+        spec.sharing.is_shared() && spec.lifecycle.keep_alive != KeepAlive::For(Duration::ZERO)
     };
     match crib.spec(&tool.server).is_some_and(stays_up) {
         true => crib.start(&tool.server).await,

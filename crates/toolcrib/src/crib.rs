@@ -62,7 +62,7 @@ use crate::protocol::json::object::Object;
 use crate::protocol::versions::Era;
 use crate::registry::RegisteredServer;
 use crate::secrets::KnownCallers;
-use crate::spec::{Capacity, ServerId, Sharing};
+use crate::spec::{Capacity, ServerId};
 use crate::store::{SigningKey, Store};
 use crate::supervisor::Supervisor;
 use crate::util::format;
@@ -406,7 +406,7 @@ impl Crib {
         let Some(pins) = self.pins(&entry) else { return Ok(Unapproved::default()) };
         if let Some(listing) = entry.listing().filter(|_| pins.is_unknown()) {
             pins.prepare(&listing).await;
-            let is_complete = entry.spec().sharing == Sharing::Shared;
+            let is_complete = entry.spec().sharing.is_shared();
             self.router().services.check_pins(entry.spec(), &listing, is_complete);
         }
         self.flush_files().await;

@@ -22,7 +22,7 @@ use crate::model::listing::{ListTtl, Listing};
 use crate::model::status::ServerStatus;
 use crate::process::stderr::StderrTail;
 use crate::protocol::list_kind::ListKind;
-use crate::spec::{Endpoint, Roster, ServerId, ServerSpec, Sharing};
+use crate::spec::{Endpoint, Roster, ServerId, ServerSpec};
 use crate::supervisor::listing_store::ListingStore;
 use crate::supervisor::start_gate::StartGate;
 use crate::supervisor::{Supervisor, SupervisorServices};
@@ -207,7 +207,7 @@ impl RegisteredServer {
     /// Returns the stderr of all instances.
     pub(crate) fn stderr(&self) -> Option<&StderrTail> {
         match self {
-            Self::Shared(server) => Some(server.main().stderr()),
+            Self::Shared(server) => Some(server.stderr()),
             Self::PerKey { instances, .. } => Some(instances.stderr()),
             Self::Disabled(_) => None,
         }
@@ -487,7 +487,7 @@ impl Registry {
         if !spec.enabled {
             return (RegisteredServer::Disabled(Arc::new(spec)), supervisors);
         }
-        if spec.sharing == Sharing::Shared {
+        if spec.sharing.is_shared() {
             let server = SharedServer::start(spec, supervisors, listings, services);
             return (RegisteredServer::Shared(server), Vec::new());
         }
@@ -539,6 +539,6 @@ mod tests {
         roster.add(ServerSpec::command("git".parse().unwrap(), CommandSpec::new("true"))).unwrap();
         let changes = registry.apply(roster).unwrap().changes;
         assert_eq!((changes.added.len(), registry.all().len()), (1, 1));
-        assert_eq!(registry.close().len(), 1);
+        assert_eq!(registry.close().len(), 2, "one for each era");
     }
 }

@@ -109,7 +109,7 @@ impl ServerSpec {
             tools: ToolsSpec::default(),
             trust: Trust::Normal,
             pin: Pinning::Mark,
-            sharing: Sharing::Shared,
+            sharing: Sharing::Auto,
             card: None,
         }
     }
@@ -204,12 +204,18 @@ impl ServerSpec {
         matches!(&self.endpoint, Endpoint::Http(http) if http.forward != Forward::Nothing)
     }
 
-    /// Returns whether clients of each era get their own connection, if the server speaks both. A process is shared by
-    /// them; a remote server can be connected to more than once.
-    pub(crate) fn has_connection_per_era(&self) -> bool {
-        let is_streamable =
-            matches!(&self.endpoint, Endpoint::Http(http) if http.transport != TransportKind::Sse);
-        is_streamable && self.era == EraChoice::Auto
+    /// Returns whether clients of each era get their own process or connection, if the server speaks both.
+    pub(crate) fn has_instance_per_era(&self) -> bool {
+        let may_have = match &self.endpoint {
+            Endpoint::Http(http) => http.transport != TransportKind::Sse && self.sharing != Sharing::One,
+            Endpoint::Command(_) | Endpoint::InProcess(_) => self.sharing == Sharing::Auto,
+        };
+        may_have && self.era == EraChoice::Auto
+    }
+
+    /// Returns whether this is a remote server.
+    pub(crate) fn is_remote(&self) -> bool {
+        matches!(self.endpoint, Endpoint::Http(_))
     }
 
     /// Returns whether each caller has a login of its own to the server.

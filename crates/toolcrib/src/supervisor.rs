@@ -82,11 +82,26 @@ enum ActorCommand {
     Retire { drain: Duration, done: oneshot::Sender<()> },
 }
 
+/// The client that a server is started for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LeaseClient {
+    /// The era of the client, in which a server that speaks both is started.
+    pub(crate) era: Era,
+    /// True if the instance for the other era is up, and serves the client if the server speaks only that one.
+    pub(crate) is_other_up: bool,
+}
+
+impl From<Era> for LeaseClient {
+    /// Creates the client of a server with one instance.
+    fn from(era: Era) -> Self {
+        Self { era, is_other_up: false }
+    }
+}
+
 /// A request for a lease.
 #[derive(Debug)]
 struct LeaseRequest {
-    /// The era of the client, in which a server that speaks both is started.
-    era: Era,
+    client: LeaseClient,
     reply: oneshot::Sender<Result<Lease, Error>>,
 }
 
@@ -166,6 +181,17 @@ pub(crate) struct ServerRecords {
     pub(crate) start_gate: Arc<StartGate>,
 }
 
+impl ServerRecords {
+    /// Returns the records of one of several instances, which add to these.
+    pub(crate) fn for_instance(&self) -> Self {
+        Self {
+            metrics: Arc::new(ServerMetrics::for_instance(self.metrics.clone())),
+            stderr: Arc::new(StderrTail::for_instance(self.stderr.clone())),
+            ..self.clone()
+        }
+    }
+}
+
 /// A handle on the actor of one server. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Supervisor(Arc<SupervisorInner>);
@@ -185,6 +211,7 @@ struct SupervisorInner {
 impl Supervisor {
     /// Starts the actor of a shared server, with the listing remembered in the folder `listings`. The server is not
     /// started before the supervisors it replaces have stopped or are draining.
+    #[cfg(test)]
     pub(crate) fn start(
         spec: ServerSpec,
         replaced: impl IntoIterator<Item = Self>,
@@ -208,7 +235,7 @@ impl Supervisor {
             listing_store: ListingStore::new(spec, listings),
             cards: Arc::new(ServerCards::new(spec)),
             metrics: Arc::default(),
-            stderr: replaced.first().map_or_else(new_stderr, |old| old.0.stderr.clone()),
+            stderr: replaced.first().map_or_else(new_stderr, |old| old.0.stderr.of_server()),
             start_gate: Arc::new(StartGate::new(&spec.lifecycle)),
         }
     }
@@ -255,10 +282,6 @@ impl Supervisor {
         &self.0.spec
     }
 
-    pub(crate) fn stderr(&self) -> &StderrTail {
-        &self.0.stderr
-    }
-
     fn state(&self) -> ServerState {
         self.0.snapshot.borrow().state
     }
@@ -280,6 +303,14 @@ impl Supervisor {
     /// Returns whether the server has no leases.
     pub(crate) fn is_idle(&self) -> bool {
         self.0.snapshot.borrow().leases() == 0
+    }
+
+    /// Returns how long the server has had no leases; zero if it has any or does not run.
+    pub(crate) fn idle_time(&self, now: Instant) -> Duration {
+        let leased = self.0.snapshot.borrow().leased.upgrade();
+        let released =
+            leased.filter(|server| server.gate.leases() == 0).and_then(|server| server.gate.last_release());
+        released.map_or(Duration::ZERO, |released| now.saturating_duration_since(released))
     }
 
     /// Returns whether both are handles on the same actor.
@@ -385,12 +416,15 @@ impl Supervisor {
         snapshot.list_failures.iter().find(|failure| failure.kind == kind).cloned()
     }
 
-    /// Returns a lease for a client of an era. Starts the server if needed, in that era if it speaks both, waits for a
+    /// Returns a lease for a client. Starts the server if needed, in the era of the client if it speaks both, waits for a
     /// start in progress, or fails with the reason why the server cannot be used.
-    pub(crate) async fn lease(&self, era: Era) -> Result<Lease, Error> {
+    pub(crate) async fn lease(&self, client: impl Into<LeaseClient>) -> Result<Lease, Error> {
         match self.try_lease() {
             Some(lease) => Ok(lease),
-            None => self.request(|reply| ActorCommand::Lease(LeaseRequest { era, reply })).await?,
+            None => {
+                let client = client.into();
+                self.request(|reply| ActorCommand::Lease(LeaseRequest { client, reply })).await?
+            }
         }
     }
 

@@ -41,7 +41,7 @@ fn ask_in_session(client: &mut HttpClient, arguments: &Value) -> String {
     let mut stream = client.open("tools/call", &json!({"name": "s__ask", "arguments": arguments}));
     let mut next = || stream.next_event().unwrap();
     let mut message = next();
-    if message["method"] == ASK {
+    if message["method"].is_string() {
         let answer = json!({"jsonrpc": "2.0", "id": message["id"], "result": {"action": "accept"}});
         assert_eq!(client.post_raw("", None, &answer.to_string()).status, 202);
         message = next();
@@ -103,30 +103,111 @@ fn process_is_started_in_the_era_of_the_client() {
 }
 
 #[test]
-fn client_of_the_other_era_is_bridged_to_the_process() {
-    let home_of_session = home(&process("both", ""));
-    let gateway = home_of_session.serve();
-    let mut session = client(&gateway, Era::Session);
-    let mut stateless = client(&gateway, Era::Stateless);
-    let pid = session.text("s__pid", &json!({}));
-    assert_eq!(stateless.text("s__pid", &json!({})), pid);
-    assert_eq!([era_of_process(&mut session), era_of_process(&mut stateless)], ["session"; 2]);
-    assert_eq!(ask_stateless(&mut stateless, &by_request()), ACCEPTED);
+fn process_of_both_eras_serves_each_client_in_its_own() {
+    for first in [Era::Session, Era::Stateless] {
+        let home = home(&process("both", ""));
+        let gateway = home.serve();
+        let mut clients = [first, first.other()].map(|era| client(&gateway, era));
+        for _ in 0..2 {
+            let [one, other] = clients.each_mut().map(|client| client.text("s__pid", &json!({})));
+            assert_ne!(one, other, "{first:?}");
+        }
+        if first == Era::Stateless {
+            clients.reverse();
+        }
+        let [session, stateless] = &mut clients;
+        assert_eq!([era_of_process(session), era_of_process(stateless)], ["session", "stateless"]);
+        for method in [ASK, "sampling/createMessage", "roots/list"] {
+            assert_ne!(ask_in_session(session, &json!({"method": method, "via": "request"})), "");
+        }
+        assert_eq!(ask_stateless(stateless, &by_result()), ACCEPTED);
+        assert_subscription_works(session);
+        let status = status(&home);
+        assert_eq!(status["era"], json!(["legacy", "modern"]), "{first:?} {status}");
+        assert_eq!((&status["instances"], &status["pid"]), (&json!(2), &Value::Null), "{first:?} {status}");
+        let keys =
+            status["instances_list"].as_array().unwrap().iter().map(|instance| instance["key"].clone());
+        assert_eq!(keys.collect::<Vec<Value>>(), ["shared", "shared (modern)"]);
+    }
+}
 
-    let home_of_stateless = home(&process("both", ""));
-    let gateway = home_of_stateless.serve();
-    let mut stateless = client(&gateway, Era::Stateless);
-    let pid = stateless.text("s__pid", &json!({}));
-    // Opening the session would wake the process.
-    let mut session = client(&gateway, Era::Session);
-    assert_eq!(session.text("s__pid", &json!({})), pid);
-    assert_eq!([era_of_process(&mut session), era_of_process(&mut stateless)], ["stateless"; 2]);
-    assert_eq!(ask_in_session(&mut session, &by_result()), ACCEPTED);
+/// Changes a resource that the client has subscribed to, and waits for the notification.
+fn assert_subscription_works(client: &mut HttpClient) {
+    let uri = "note://watched";
+    let mut stream = client.send_without_body("GET");
+    let subscribed = client.request("resources/subscribe", &json!({"uri": uri})).message();
+    assert_eq!(subscribed["result"], json!({}), "{subscribed}");
+    client.text("s__update", &json!({"uri": uri}));
+    loop {
+        let event = stream.next_event().unwrap();
+        if event["method"] == "notifications/resources/updated" {
+            return assert_eq!(event["params"]["uri"], uri);
+        }
+    }
+}
+
+#[test]
+fn declared_sharing_keeps_one_process_for_both_eras() {
+    for sharing in ["shared", "one"] {
+        let config = process("both", &format!("sharing = '{sharing}'\n"));
+        let home_of_session = home(&config);
+        let gateway = home_of_session.serve();
+        let mut session = client(&gateway, Era::Session);
+        let mut stateless = client(&gateway, Era::Stateless);
+        let pid = session.text("s__pid", &json!({}));
+        assert_eq!(stateless.text("s__pid", &json!({})), pid);
+        assert_eq!([era_of_process(&mut session), era_of_process(&mut stateless)], ["session"; 2]);
+        assert_eq!(ask_stateless(&mut stateless, &by_request()), ACCEPTED);
+
+        let home_of_stateless = home(&config);
+        let gateway = home_of_stateless.serve();
+        let mut stateless = client(&gateway, Era::Stateless);
+        let pid = stateless.text("s__pid", &json!({}));
+        // Opening the session would wake the process.
+        let mut session = client(&gateway, Era::Session);
+        assert_eq!(session.text("s__pid", &json!({})), pid);
+        assert_eq!([era_of_process(&mut session), era_of_process(&mut stateless)], ["stateless"; 2]);
+        assert_eq!(ask_in_session(&mut session, &by_result()), ACCEPTED);
+        let status = status(&home_of_stateless);
+        assert_eq!((&status["sharing"], &status["instances"]), (&json!(sharing), &json!(1)), "{status}");
+    }
+}
+
+#[test]
+fn process_of_one_era_is_one_process_for_all_clients() {
+    let cases = [
+        ("session", "session", [1, 2]),
+        ("stateless", "stateless", [2, 1]),
+        ("exits-on-probe", "session", [2, 2]),
+        ("silent-on-probe", "session", [1, 2]),
+    ];
+    for (speaks, expected, starts) in cases {
+        for (first, starts) in [(Era::Stateless, starts[0]), (Era::Session, starts[1])] {
+            let folder = tempfile::tempdir().unwrap();
+            let count_file = folder.path().join("starts");
+            let args = ["--era", speaks, "--count-file", count_file.to_str().unwrap()];
+            let config = server_config(env!("CARGO_BIN_EXE_fake-server"), "s", &args);
+            let home = home(&(config + "lifecycle = { restarts = { at-most = 0, within = '1m' } }\n"));
+            let gateway = home.serve();
+            let mut pids = Vec::new();
+            for era in [first, first.other(), first] {
+                let mut client = client(&gateway, era);
+                assert_eq!(era_of_process(&mut client), expected, "{speaks} {first:?} {era:?}");
+                pids.push(client.text("s__pid", &json!({})));
+            }
+            pids.dedup();
+            assert_eq!(pids.len(), 1, "{speaks} {first:?}");
+            let status = status(&home);
+            assert_eq!((&status["instances"], &status["restarts"]), (&json!(1), &json!(0)), "{status}");
+            let counted = std::fs::metadata(&count_file).unwrap().len();
+            assert_eq!(counted, starts, "{speaks} {first:?}");
+        }
+    }
 }
 
 #[test]
 fn process_without_a_client_is_started_in_a_session() {
-    let home = home(&process("both", "lifecycle = { start = 'at-boot' }\n"));
+    let home = home(&process("both", "sharing = 'one'\nlifecycle = { start = 'at-boot' }\n"));
     let gateway = home.serve();
     wait_until("the server is ready", || status(&home)["state"] == "ready");
     assert_eq!(status(&home)["era"], "legacy");

@@ -42,7 +42,7 @@ impl Call {
     /// Returns the key of the instance that serves this call, or `None` if the client may have to be asked first.
     pub(crate) fn try_instance_key(&self, sharing: Sharing) -> Option<InstanceKey> {
         match sharing {
-            Sharing::Shared => Some(InstanceKey::Shared),
+            Sharing::Auto | Sharing::Shared | Sharing::One => Some(InstanceKey::Shared),
             Sharing::PerCaller => Some(InstanceKey::Caller(self.caller.owner())),
             Sharing::PerClient => Some(self.client_instance_key()),
             Sharing::PerProject => None,

@@ -164,7 +164,7 @@ pub const SERVER: &[ConfigKey] = &[
         "Tags that switch the server on: one of a list, or `any`, `all`, `not`; if left out, it is always on",
     ),
     key("run-on", Text, "", "Host that runs the server; other machines connect to that host"),
-    key("sharing", OneOf(SHARING), "shared", "Which clients share an instance"),
+    key("sharing", OneOf(SHARING), "auto", "Which clients share an instance"),
     key("trust", OneOf(TRUST), "normal", "Whether to act on the server's hints (read-only, idempotent, TTL)"),
     key(
         "pin",
@@ -186,7 +186,7 @@ pub const SERVER: &[ConfigKey] = &[
 /// Keys that set the defaults of all servers.
 pub const DEFAULTS: &[ConfigKey] = &[
     key("inherit-env", TextList, "[]", "See `servers.NAME`"),
-    key("sharing", OneOf(SHARING), "shared", "See `servers.NAME`"),
+    key("sharing", OneOf(SHARING), "auto", "See `servers.NAME`"),
     key("trust", OneOf(TRUST), "normal", "See `servers.NAME`"),
     key("pin", OneOf(PIN), "mark", "See `servers.NAME`"),
     key("lifecycle", Table(LIFECYCLE), "", "See `servers.NAME`"),
@@ -194,7 +194,7 @@ pub const DEFAULTS: &[ConfigKey] = &[
     key("tools", Table(TOOLS), "", "See `servers.NAME`"),
 ];
 
-const SHARING: &[&str] = &["shared", "per-client", "per-project", "per-caller"];
+const SHARING: &[&str] = &["auto", "shared", "one", "per-client", "per-project", "per-caller"];
 const TRUST: &[&str] = &["normal", "trusted"];
 const PIN: &[&str] = &["mark", "strict"];
 

@@ -143,7 +143,7 @@ impl LifecycleSettings {
     pub(super) fn check_start(&self, reader: &mut TableReader<'_>) {
         let key = ["sharing", "lifecycle"].into_iter().find(|key| reader.has(key));
         if self.lifecycle.start == StartPolicy::AtBoot
-            && self.sharing != Sharing::Shared
+            && !self.sharing.is_shared()
             && let Some(key) = key
         {
             let sharing = self.sharing.as_str();

@@ -10,7 +10,7 @@ use crate::model::target::Target;
 use crate::pipeline::router::CallRouter;
 use crate::protocol::json::object::{Object, parse_array};
 use crate::protocol::jsonrpc::ResponsePayload;
-use crate::spec::{ServerId, Sharing};
+use crate::spec::ServerId;
 
 impl CallRouter {
     /// Fails if a call is about a task of another caller.
@@ -36,7 +36,7 @@ impl CallRouter {
     /// Returns whether every instance of a server has one caller.
     fn is_used_alone(&self, server: &ServerId) -> bool {
         let entry = self.registry.get(server).and_then(Result::ok);
-        entry.is_some_and(|entry| entry.spec().sharing != Sharing::Shared)
+        entry.is_some_and(|entry| !entry.spec().sharing.is_shared())
     }
 
     /// Returns a list of tasks with only those of the caller.

@@ -65,6 +65,11 @@ impl StderrTail {
         Self { parent: Some(parent), ..Self::default() }
     }
 
+    /// Returns the tail of the whole server.
+    pub(crate) fn of_server(self: &Arc<Self>) -> Arc<Self> {
+        self.parent.as_ref().unwrap_or(self).clone()
+    }
+
     /// Returns the number of the last line.
     pub(crate) fn last_number(&self) -> u64 {
         self.lines().last

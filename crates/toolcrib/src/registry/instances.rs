@@ -28,7 +28,6 @@ use crate::protocol::versions::Era;
 use crate::spec::{Endpoint, ServerSpec, StartPolicy};
 use crate::supervisor::cards::ServerCards;
 use crate::supervisor::listing_store::ListingStore;
-use crate::supervisor::metrics::ServerMetrics;
 use crate::supervisor::start_gate::StartGate;
 use crate::supervisor::{Lease, ServerRecords, SleepWatch, Supervisor, SupervisorServices};
 use crate::upstream::relist::PendingRelist;
@@ -217,7 +216,7 @@ impl Instances {
     /// and speaks both or may do so.
     pub(crate) fn key_in_era(&self, key: &InstanceKey, era: Era) -> InstanceKey {
         let table = self.lock();
-        if !table.spec.has_connection_per_era() {
+        if !table.spec.has_instance_per_era() {
             return key.clone();
         }
         let stateless = InstanceKey::Stateless(Box::new(key.clone()));
@@ -281,7 +280,7 @@ impl Instances {
             Arc::new(owner),
             instance_spec(&spec, folder.clone()),
             replaced,
-            self.instance_records(),
+            self.records.for_instance(),
             self.services.clone(),
         );
         let now = Instant::now();
@@ -300,17 +299,6 @@ impl Instances {
     /// Returns the cards of the server.
     pub(crate) fn cards(&self) -> &ServerCards {
         &self.records.cards
-    }
-
-    /// Returns the records of one instance, which add to those of the server.
-    fn instance_records(&self) -> ServerRecords {
-        ServerRecords {
-            listing_store: self.records.listing_store.clone(),
-            cards: self.records.cards.clone(),
-            metrics: Arc::new(ServerMetrics::for_instance(self.records.metrics.clone())),
-            stderr: Arc::new(StderrTail::for_instance(self.records.stderr.clone())),
-            start_gate: self.records.start_gate.clone(),
-        }
     }
 
     /// Removes an instance, unless the key now belongs to a newer one.

@@ -11,7 +11,7 @@ impl Registry {
     /// Returns a lease on a shared server if it is ready.
     pub(crate) fn try_lease(&self, server: &ServerId, era: Era) -> Option<Lease> {
         match self.servers().get(server)? {
-            RegisteredServer::Shared(shared) => shared.for_era(era).try_lease(),
+            RegisteredServer::Shared(shared) => shared.try_lease(era),
             _ => None,
         }
     }
@@ -23,16 +23,7 @@ impl Registry {
         loop {
             let entry = self.get(server).unwrap_or_else(|| Err(unknown_server(server)))?;
             let leased = match &entry {
-                RegisteredServer::Shared(shared) => {
-                    let known_eras = shared.known_eras();
-                    match shared.for_era(era).lease(era).await {
-                        // The server turned out to speak only one era.
-                        Err(_) if shared.known_eras() != known_eras => {
-                            Box::pin(shared.for_era(era).lease(era)).await
-                        }
-                        leased => leased,
-                    }
-                }
+                RegisteredServer::Shared(shared) => shared.lease(era).await.map(|(lease, _)| lease),
                 RegisteredServer::PerKey { instances, .. } => {
                     Box::pin(instances.lease(call)).await.map(|(lease, _)| lease)
                 }

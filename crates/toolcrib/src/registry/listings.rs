@@ -110,7 +110,7 @@ impl Registry {
 
     /// Adds the configured tool names and pin states to a listing, and removes what is withheld.
     pub(crate) fn visible_listing(&self, spec: &ServerSpec, listing: Arc<Listing>) -> Arc<Listing> {
-        let pins = self.services.check_pins(spec, &listing, spec.sharing == Sharing::Shared);
+        let pins = self.services.check_pins(spec, &listing, spec.sharing.is_shared());
         let pin_statuses = pins.as_ref().map(|pins| pins.unapproved_items()).unwrap_or_default();
         if pin_statuses.is_empty() && spec.tools.rename.is_empty() {
             return listing;

@@ -1,4 +1,4 @@
-//! A server that all clients share: one instance, or one per era if it is remote and may speak both.
+//! A server that all clients share: one instance, or one per era if it may speak both.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,24 +11,19 @@ use crate::model::error::Error;
 use crate::model::instance_key::InstanceKey;
 use crate::model::listing::Listing;
 use crate::model::spoken_eras::SpokenEras;
-use crate::model::status::{ListingError, STATE_PRIORITY, ServerStatus};
+use crate::model::status::{InstanceStatus, ListingError, STATE_PRIORITY, ServerStatus};
+use crate::process::stderr::StderrTail;
 use crate::protocol::versions::Era;
 use crate::spec::{ServerSpec, StartPolicy};
-use crate::supervisor::metrics::ServerMetrics;
-use crate::supervisor::{Lease, ServerRecords, Supervisor, SupervisorServices};
+use crate::supervisor::{Lease, LeaseClient, ServerRecords, Supervisor, SupervisorServices};
 
 /// The instance of a shared server, and the one for stateless clients if there may be two. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct SharedServer {
     /// Serves clients in a session; all clients if the server has one instance or speaks one era.
     main: Supervisor,
-    stateless: Option<Arc<StatelessInstance>>,
-}
-
-/// The instance for stateless clients of a remote server.
-#[derive(Debug)]
-struct StatelessInstance {
-    supervisor: Supervisor,
+    /// Serves stateless clients.
+    stateless: Option<Supervisor>,
     /// What both instances have in common.
     records: ServerRecords,
 }
@@ -41,19 +36,19 @@ impl SharedServer {
         listings: Option<&Path>,
         services: SupervisorServices,
     ) -> Self {
-        if !spec.has_connection_per_era() {
-            return Self { main: Supervisor::start(spec, replaced, listings, services), stateless: None };
-        }
         let records = Supervisor::new_records(&spec, &replaced, listings, &services);
-        let start = |owner, spec, replaced| {
-            let metrics = Arc::new(ServerMetrics::for_instance(records.metrics.clone()));
-            let records = ServerRecords { metrics, ..records.clone() };
-            Supervisor::start_instance(Arc::new(owner), spec, replaced, records, services.clone())
-        };
-        let main = start(InstanceOwner::default(), spec.clone(), replaced);
-        let owner = InstanceOwner { key: stateless_key(), ..InstanceOwner::default() };
-        let supervisor = start(owner, stateless_spec(&spec), Vec::new());
-        Self { main, stateless: Some(Arc::new(StatelessInstance { supervisor, records })) }
+        if !spec.has_instance_per_era() {
+            let main = Supervisor::start_instance(Arc::default(), spec, replaced, records.clone(), services);
+            return Self { main, stateless: None, records };
+        }
+        let stateless = stateless_spec(&spec);
+        // Its calls are counted once, as those of the server.
+        let main_records = ServerRecords { metrics: records.metrics.clone(), ..records.for_instance() };
+        let main = Supervisor::start_instance(Arc::default(), spec, replaced, main_records, services.clone());
+        let owner = Arc::new(InstanceOwner { key: stateless_key(), ..InstanceOwner::default() });
+        let stateless =
+            Supervisor::start_instance(owner, stateless, Vec::new(), records.for_instance(), services);
+        Self { main, stateless: Some(stateless), records }
     }
 
     /// Returns the supervisor of the instance that starts at boot and serves clients in a session.
@@ -61,26 +56,29 @@ impl SharedServer {
         &self.main
     }
 
+    /// Returns the stderr of all instances.
+    pub(super) fn stderr(&self) -> &StderrTail {
+        &self.records.stderr
+    }
+
     /// Returns the supervisor of the instance that clients of an era use. If the server speaks only one era, all use the
-    /// same one: the one for stateless clients only while that is up.
+    /// same one: the one for stateless clients only while that alone is up.
     pub(super) fn for_era(&self, era: Era) -> &Supervisor {
         let Some(stateless) = &self.stateless else { return &self.main };
-        let uses_stateless = match stateless.records.listing_store.eras().only() {
-            Some(Era::Session) => false,
-            Some(Era::Stateless) => !stateless.supervisor.is_asleep(),
+        let uses_stateless = match self.records.listing_store.eras().only() {
+            Some(Era::Session) => self.main.is_asleep() && !stateless.is_asleep(),
+            Some(Era::Stateless) => !stateless.is_asleep(),
             None => era == Era::Stateless,
         };
-        if uses_stateless { &stateless.supervisor } else { &self.main }
+        if uses_stateless { stateless } else { &self.main }
     }
 
     /// Returns the supervisor of the instance that the listing comes from, or would come from.
     pub(super) fn for_listing(&self) -> &Supervisor {
-        let Some(StatelessInstance { supervisor, records }) = self.stateless.as_deref() else {
-            return &self.main;
-        };
-        let runs_alone = || self.main.is_asleep() && !supervisor.is_asleep();
-        match records.listing_store.is_source(&stateless_key()) || runs_alone() {
-            true => supervisor,
+        let Some(stateless) = &self.stateless else { return &self.main };
+        let runs_alone = || self.main.is_asleep() && !stateless.is_asleep();
+        match self.records.listing_store.is_source(&stateless_key()) || runs_alone() {
+            true => stateless,
             false => &self.main,
         }
     }
@@ -94,20 +92,34 @@ impl SharedServer {
 
     /// Returns what is known about the server's eras, if it decides which instance a client uses.
     pub(super) fn known_eras(&self) -> Option<SpokenEras> {
-        self.stateless.as_ref().map(|instance| instance.records.listing_store.eras())
+        self.stateless.as_ref().map(|_| self.records.listing_store.eras())
+    }
+
+    /// Returns a lease for a client of an era if the instance that it uses is ready.
+    pub(super) fn try_lease(&self, era: Era) -> Option<Lease> {
+        match self.known_eras().and_then(SpokenEras::only) {
+            // It is rarely the other one, which is looked for only then.
+            Some(Era::Session) => self.main.try_lease().or_else(|| self.for_era(era).try_lease()),
+            _ => self.for_era(era).try_lease(),
+        }
     }
 
     /// Returns a lease for a client of an era, and the supervisor that granted it.
     pub(super) async fn lease(&self, era: Era) -> Result<(Lease, &Supervisor), Error> {
         let known_eras = self.known_eras();
         let mut asked = self.for_era(era);
-        let mut leased = asked.lease(era).await;
+        let mut leased = asked.lease(self.lease_client(asked, era)).await;
         // The server turned out to speak only one era.
         if leased.is_err() && self.known_eras() != known_eras {
             asked = self.for_era(era);
-            leased = asked.lease(era).await;
+            leased = asked.lease(self.lease_client(asked, era)).await;
         }
         leased.map(|lease| (lease, asked))
+    }
+
+    fn lease_client(&self, asked: &Supervisor, era: Era) -> LeaseClient {
+        let others = self.supervisors().into_iter().filter(|supervisor| !supervisor.is_same(asked));
+        LeaseClient { era, is_other_up: others.into_iter().any(|other| !other.is_asleep()) }
     }
 
     /// Returns the key of the instance of a supervisor.
@@ -120,8 +132,7 @@ impl SharedServer {
 
     /// Returns the supervisors of all instances.
     pub(super) fn supervisors(&self) -> Vec<Supervisor> {
-        let stateless = self.stateless.iter().map(|instance| instance.supervisor.clone());
-        std::iter::once(self.main.clone()).chain(stateless).collect()
+        std::iter::once(&self.main).chain(&self.stateless).cloned().collect()
     }
 
     /// Returns all instances, to be retired.
@@ -151,44 +162,47 @@ impl SharedServer {
 
     /// Takes over a changed spec without a restart. The spec must not need a restart.
     pub(super) fn update(&self, spec: &ServerSpec) -> Self {
-        let stateless = self.stateless.as_ref().map(|instance| {
-            let supervisor = instance.supervisor.update(stateless_spec(spec));
-            Arc::new(StatelessInstance { supervisor, records: instance.records.clone() })
-        });
-        Self { main: self.main.update(spec.clone()), stateless }
+        let stateless = self.stateless.as_ref().map(|supervisor| supervisor.update(stateless_spec(spec)));
+        Self { main: self.main.update(spec.clone()), stateless, records: self.records.clone() }
     }
 
     /// Returns the last known listing, or the tools of its card if it was never listed.
     pub(super) fn listing(&self) -> Option<Arc<Listing>> {
-        let Some(StatelessInstance { records, .. }) = self.stateless.as_deref() else {
+        if self.stateless.is_none() {
             return self.main.listing();
-        };
-        let known = records.listing_store.get().map(|known| known.listing);
-        known.or_else(|| records.cards.listing())
+        }
+        let known = self.records.listing_store.get().map(|known| known.listing);
+        known.or_else(|| self.records.cards.listing())
     }
 
     /// Stops every instance and waits until the server is up again.
     pub(super) async fn restart(&self) -> Result<(), Error> {
-        if let Some(instance) = &self.stateless {
-            instance.supervisor.stop().await?;
-        }
-        self.main.begin_restart().await?;
+        // The main one first, so that no call starts on it.
+        let (main, stateless) = tokio::join!(self.main.begin_restart(), self.stop_stateless());
+        main.and(stateless)?;
         // The server may speak only the era of the other instance, which a client has started by now.
         self.lease(Era::Session).await.map(drop)
     }
 
     /// Stops every instance.
     pub(super) async fn stop(&self) -> Result<(), Error> {
-        if let Some(instance) = &self.stateless {
-            instance.supervisor.stop().await?;
+        let (main, stateless) = tokio::join!(self.main.stop(), self.stop_stateless());
+        main.and(stateless)
+    }
+
+    async fn stop_stateless(&self) -> Result<(), Error> {
+        match &self.stateless {
+            Some(stateless) => stateless.stop().await,
+            None => Ok(()),
         }
-        self.main.stop().await
     }
 
     pub(super) fn status(&self, now: Instant) -> ServerStatus {
         let main = self.main.status(now);
-        let Some(StatelessInstance { supervisor, records }) = self.stateless.as_deref() else { return main };
-        let stateless = supervisor.status(now);
+        let Some(stateless) = self.stateless.as_ref().map(|supervisor| supervisor.status(now)) else {
+            return main;
+        };
+        let records = &self.records;
         let both = [&main, &stateless];
         let is_up = |status: &ServerStatus| status.uptime.is_some();
         let mut eras: Vec<Era> =
@@ -215,7 +229,11 @@ impl SharedServer {
                 .iter()
                 .filter_map(|status| status.last_error.clone())
                 .max_by_key(|error| error.at),
+            stderr_tail: records.stderr.lines_after(0).into_iter().map(|line| line.text).collect(),
             garbage_lines: main.garbage_lines + stateless.garbage_lines,
+            memory: sum(both.map(|status| status.memory)),
+            cpu_time: sum(both.map(|status| status.cpu_time)),
+            queued: main.queued + stateless.queued,
             tools: listing.as_ref().and_then(|listing| listing.tool_count()),
             listing_errors: join_listing_errors(both, listing.as_deref()),
             problems: listing.map(|listing| listing.problems()).unwrap_or_default(),
@@ -232,9 +250,38 @@ impl SharedServer {
                 (true, Some(known)) => vec![known.revision.era()],
                 _ => eras,
             },
+            pid: shown.pid.filter(|_| !both.into_iter().all(is_up)),
+            instances: match both.into_iter().all(is_up) {
+                true => self.instance_statuses(&main, &stateless, now),
+                false => Vec::new(),
+            },
             ..shown
         }
     }
+
+    /// Returns the status of each instance while both are up. Calls of the main instance are counted for the server.
+    fn instance_statuses(
+        &self,
+        main: &ServerStatus,
+        stateless: &ServerStatus,
+        now: Instant,
+    ) -> Vec<InstanceStatus> {
+        let main = ServerStatus {
+            calls: main.calls.saturating_sub(stateless.calls),
+            errors: main.errors.saturating_sub(stateless.errors),
+            ..main.clone()
+        };
+        let each = self.supervisors().into_iter().zip([main, stateless.clone()]);
+        let status = |(supervisor, status): (Supervisor, ServerStatus)| {
+            InstanceStatus::new(self.key_of(&supervisor), supervisor.idle_time(now), status)
+        };
+        each.map(status).collect()
+    }
+}
+
+/// Adds the values of the instances that have one.
+fn sum<T: std::ops::Add<Output = T>>(values: [Option<T>; 2]) -> Option<T> {
+    values.into_iter().flatten().reduce(|sum, value| sum + value)
 }
 
 /// Returns the lists that an instance could not read, or that could never be read.
@@ -284,7 +331,7 @@ mod tests {
         let listing = Arc::new(fetched.merge(None, Instant::now()));
         let revision = Revision::newest(Era::Stateless);
         let known = KnownListing { revision, is_legacy_sse: false, listing };
-        let store = &server.stateless.as_ref().unwrap().records.listing_store;
+        let store = &server.records.listing_store;
         store.record(&stateless_key(), known, None, false);
         store.instance_stopped(&stateless_key());
         server

@@ -314,7 +314,9 @@ enum PinningForm {
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Sharing", rename_all = "kebab-case")]
 enum SharingForm {
+    Auto,
     Shared,
+    One,
     PerClient,
     PerProject,
     PerCaller,

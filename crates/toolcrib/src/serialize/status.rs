@@ -196,9 +196,9 @@ fn running_instances(status: &ServerStatus) -> usize {
     let is_running = |status: &ServerStatus| {
         matches!(status.state, ServerState::Ready | ServerState::Tripped | ServerState::Probing)
     };
-    match status.sharing {
-        Sharing::Shared => usize::from(is_running(status)),
-        _ => status.instances.iter().filter(|instance| is_running(&instance.status)).count(),
+    match status.instances.is_empty() && status.sharing.is_shared() {
+        true => usize::from(is_running(status)),
+        false => status.instances.iter().filter(|instance| is_running(&instance.status)).count(),
     }
 }
 

@@ -27,9 +27,13 @@ impl StartPolicy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Sharing {
-    /// All clients.
+    /// All clients, with an instance for each protocol era that they use and the server speaks.
     #[default]
+    Auto,
+    /// All clients. A remote server has a connection for each protocol era.
     Shared,
+    /// All clients: exactly one process or connection, in one protocol era.
+    One,
     /// None: every client has its own instance.
     PerClient,
     /// Clients with the same project.
@@ -40,8 +44,10 @@ pub enum Sharing {
 
 impl Sharing {
     /// All values by their name in the config.
-    pub const ALL: [(&'static str, Self); 4] = [
+    pub const ALL: [(&'static str, Self); 6] = [
+        ("auto", Self::Auto),
         ("shared", Self::Shared),
+        ("one", Self::One),
         ("per-client", Self::PerClient),
         ("per-project", Self::PerProject),
         ("per-caller", Self::PerCaller),
@@ -49,7 +55,12 @@ impl Sharing {
 
     /// Returns the name in the config and in `status --json`.
     pub fn as_str(self) -> &'static str {
-        Self::ALL.iter().find(|(_, sharing)| *sharing == self).map_or("shared", |(name, _)| name)
+        Self::ALL.iter().find(|(_, sharing)| *sharing == self).map_or("auto", |(name, _)| name)
+    }
+
+    /// Returns whether all clients share the server, whatever client, project or caller they are.
+    pub fn is_shared(self) -> bool {
+        matches!(self, Self::Auto | Self::Shared | Self::One)
     }
 }
 

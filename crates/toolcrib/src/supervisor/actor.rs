@@ -27,7 +27,8 @@ use super::metrics::ServerMetrics;
 use super::slots::Slot;
 use super::start_gate::{Penalty, StartDecision, StartGate, StartPermit};
 use super::{
-    ActorCommand, Lease, LeaseRequest, Mailbox, ServerRecords, Snapshot, SupervisorServices, WatchEvent,
+    ActorCommand, Lease, LeaseClient, LeaseRequest, Mailbox, ServerRecords, Snapshot, SupervisorServices,
+    WatchEvent,
 };
 use crate::access::pins::PinnedItems;
 use crate::call::client_context::InstanceOwner;

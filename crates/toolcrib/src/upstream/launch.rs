@@ -65,7 +65,7 @@ pub(crate) struct StartFailure {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RefusedEra {
     pub(crate) era: Era,
-    /// True if the server exited without a word, which may also have been a crash.
+    /// True if the server exited without a word, which may also have been a crash, or was silent.
     pub(crate) is_only_exit: bool,
 }
 
@@ -156,6 +156,16 @@ pub(crate) async fn launch(
     let secrets_and_redactor = resolve_secrets(spec, context).await?;
     let mut refused_by_exit = None;
     let connected = match connect(spec, plan, context, &secrets_and_redactor).await {
+        // The other instance serves the other era, so that need not be tried here.
+        Err(HandshakeError::Exited { tried, refusal })
+            if plan == HandshakePlan::Require(tried)
+                && !spec.is_remote()
+                && (tried == Era::Stateless || refusal.is_some()) =>
+        {
+            let refused_era = Some(RefusedEra { era: tried, is_only_exit: refusal.is_none() });
+            let error = misconfigured(format!("it exited when the {} era was tried", tried.as_str()));
+            return Err(StartFailure { refused_era, ..StartFailure::new(error) });
+        }
         Err(HandshakeError::Exited { tried, refusal }) => {
             refused_by_exit = Some(RefusedEra { era: tried, is_only_exit: refusal.is_none() });
             let plan = HandshakePlan::AfterExit(tried.other());
@@ -194,6 +204,10 @@ pub(crate) async fn launch(
     // An exit on `initialize` is more often a crash, so that alone is not a refusal of sessions.
     let is_crash = |refused: &RefusedEra| refused.is_only_exit && refused.era == Era::Session;
     let refused_era = refused_era.filter(|refused| !is_crash(refused));
+    // An instance for stateless clients that runs in a session serves all clients.
+    let was_silent = plan == HandshakePlan::Prefer(Era::Stateless) && era == Era::Session;
+    let silence = RefusedEra { era: Era::Stateless, is_only_exit: true };
+    let refused_era = refused_era.or((was_silent && spec.has_instance_per_era()).then_some(silence));
     let fetched = fetch_listing(&connection).await.map_err(failed)?;
     // An error that the server answered with concerns only the list.
     let mut causes = fetched.failures.iter().filter(|failure| failure.kind == ListKind::Tools);

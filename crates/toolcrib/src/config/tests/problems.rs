@@ -59,7 +59,7 @@ fn server_problems_have_message_and_hint() {
         (
             "sharing = 'all'",
             "invalid value `all` for `sharing`",
-            "`shared`, `per-client`, `per-project`, `per-caller`",
+            "`auto`, `shared`, `one`, `per-client`, `per-project`, `per-caller`",
         ),
         ("trust = 'blind'", "invalid value `blind` for `trust`", "`normal`, `trusted`"),
         ("headers = {}", "`headers` requires `url`", "remove `headers`"),

@@ -4,29 +4,43 @@ use super::*;
 
 impl Actor {
     /// Returns the way to start the handshake. A server whose era the config leaves open is started in the era of the
-    /// client that waits for it, or in a session if none does.
+    /// client that waits for it, or in a session if none does; an instance for one era is started in that one.
     pub(super) fn handshake_plan(&self) -> HandshakePlan {
         if let Some(plan) = HandshakePlan::from_config(&self.spec) {
             return plan;
         }
         let spoken = self.listing_store.eras();
-        if matches!(self.owner.key, InstanceKey::Stateless(_)) {
-            return HandshakePlan::Require(Era::Stateless);
-        }
-        let has_connection_per_era = self.spec.has_connection_per_era();
-        // The other connection may be in use, and is the right one if the server has no sessions.
-        if has_connection_per_era && spoken.only().is_none() && spoken.speaks(Era::Stateless) == Some(true) {
-            return HandshakePlan::Require(Era::Session);
+        let client = self.lease_waiters.first().map(|request| request.client);
+        let wanted = match &self.owner.key {
+            InstanceKey::Stateless(_) => Era::Stateless,
+            _ if self.spec.has_instance_per_era() => Era::Session,
+            _ => client.map_or(Era::Session, |client| client.era),
+        };
+        if self.requires_era(wanted, client) {
+            return HandshakePlan::Require(wanted);
         }
         if self.start_gate.needs_session_era() {
             return HandshakePlan::AfterExit(Era::Session);
         }
-        let of_client = self.lease_waiters.first().map_or(Era::Session, |request| request.era);
-        let wanted = if has_connection_per_era { Era::Session } else { of_client };
         let era = spoken.only().unwrap_or(wanted);
         match spoken.speaks(era) {
             Some(true) => HandshakePlan::Expect(era),
             _ => HandshakePlan::Prefer(era),
+        }
+    }
+
+    /// Returns whether an instance for one era is of no use in the other one, because there is another instance for that.
+    fn requires_era(&self, era: Era, client: Option<LeaseClient>) -> bool {
+        let spoken = self.listing_store.eras();
+        match self.spec.is_remote() {
+            true if matches!(self.owner.key, InstanceKey::Stateless(_)) => true,
+            // The other connection may be in use, and is the right one if the server has no sessions.
+            true => {
+                self.spec.has_instance_per_era()
+                    && spoken.only().is_none()
+                    && spoken.speaks(Era::Stateless) == Some(true)
+            }
+            false => spoken.speaks(era).is_none() && client.is_some_and(|client| client.is_other_up),
         }
     }
 

@@ -19,7 +19,7 @@ use super::*;
 use crate::call::Call;
 use crate::model::outcome::Outcome;
 use crate::model::status::ServerStatus;
-use crate::spec::{BreakerSpec, Lifecycle, Restarts, ServerId};
+use crate::spec::{BreakerSpec, Lifecycle, Restarts, ServerId, Sharing};
 use crate::supervisor::Supervisor;
 use crate::supervisor::slots::SlotPool;
 
@@ -50,7 +50,7 @@ fn id() -> ServerId {
 }
 
 fn spec(fake: &FakeServer, lifecycle: Lifecycle) -> ServerSpec {
-    ServerSpec::in_process(id(), fake.clone()).lifecycle(lifecycle)
+    ServerSpec::in_process(id(), fake.clone()).lifecycle(lifecycle).sharing(Sharing::One)
 }
 
 fn fixture(fake: FakeServer) -> Fixture {
