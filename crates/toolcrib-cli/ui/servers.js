@@ -105,7 +105,7 @@ function Details({ server }) {
       <${Panel} title="Connection"><${Facts} facts=${[
         ["Transport", server.transport],
         ["Protocol", [server.era, server.protocol_version].flat().filter(Boolean).join(", ") || "–"],
-        ["Sharing", `${server.sharing}, ${count(server.instances)} running`],
+        ["Sharing", `${server.sharing}, ${count(server.instances)} running${server.asks ? `, one per new client, because it sends ${server.asks}` : ""}`],
         ["Login", server.login],
         ["Tools", html`<a href="#/tools/?server=${encodeURIComponent(server.name)}">${count(server.tools)}</a>`],
         ["Pinning", server.pin],

@@ -4,6 +4,7 @@ mod adhoc;
 mod instances;
 mod leases;
 mod listings;
+mod own_instances;
 mod roster_edit;
 mod shared_server;
 mod starts;
@@ -81,6 +82,15 @@ impl RegisteredServer {
             Self::Shared(server) => server.spec(),
             Self::PerKey { spec, .. } => spec,
             Self::Disabled(spec) => spec,
+        }
+    }
+
+    /// Returns whether clients may use different instances.
+    pub(crate) fn has_instances_of_clients(&self) -> bool {
+        match self {
+            Self::Shared(server) => server.splits_clients(),
+            Self::PerKey { .. } => true,
+            Self::Disabled(_) => false,
         }
     }
 
@@ -400,11 +410,10 @@ impl Registry {
         self.all().into_iter().filter(RegisteredServer::is_enabled).collect()
     }
 
-    /// Returns the servers with an instance per key, in no order. Most clients ask for them when they disconnect.
+    /// Returns the servers that may have an instance per key, in no order. Most clients ask for them when they disconnect.
     fn per_key(&self) -> Vec<RegisteredServer> {
         let servers = self.servers();
-        let per_key = servers.values().filter(|entry| matches!(entry, RegisteredServer::PerKey { .. }));
-        per_key.cloned().collect()
+        servers.values().filter(|entry| entry.has_instances_of_clients()).cloned().collect()
     }
 
     /// Returns the supervisors of all instances, including those that are draining.
@@ -452,8 +461,12 @@ impl Registry {
     /// Drains the instances that belong to a client that has disconnected.
     pub(crate) fn client_disconnected(&self, client: u64) {
         for entry in self.per_key().iter().chain(&self.adhoc.all()) {
-            if let RegisteredServer::PerKey { instances, .. } = entry {
-                instances.drain_matching(|key| key.belongs_to(client));
+            match entry {
+                RegisteredServer::PerKey { instances, .. } => {
+                    instances.drain_matching(|key| key.belongs_to(client));
+                }
+                RegisteredServer::Shared(server) => server.client_disconnected(client),
+                RegisteredServer::Disabled(_) => {}
             }
         }
     }
@@ -461,8 +474,12 @@ impl Registry {
     /// Sends a notification to the instances that belong to a client.
     pub(crate) fn notify_client(&self, client: u64, method: &str) {
         for entry in self.per_key().iter().chain(&self.adhoc.all()) {
-            if let RegisteredServer::PerKey { instances, .. } = entry {
-                instances.notify_client(client, method);
+            match entry {
+                RegisteredServer::PerKey { instances, .. } => instances.notify_client(client, method),
+                RegisteredServer::Shared(server) => {
+                    server.own.iter().for_each(|own| own.instances.notify_client(client, method));
+                }
+                RegisteredServer::Disabled(_) => {}
             }
         }
     }

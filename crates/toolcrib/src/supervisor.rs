@@ -112,6 +112,8 @@ enum WatchEvent {
     Closed,
     /// The server was listed again.
     Relisted(Box<Relisted>),
+    /// The server was seen to send requests to its clients for the first time.
+    AskedClient,
     /// The server sent something after a ping.
     PingAnswered,
     /// The server sent nothing after a ping.
@@ -311,6 +313,18 @@ impl Supervisor {
         let released =
             leased.filter(|server| server.gate.leases() == 0).and_then(|server| server.gate.last_release());
         released.map_or(Duration::ZERO, |released| now.saturating_duration_since(released))
+    }
+
+    /// Returns the clients that use the server, as far as they are remembered.
+    pub(crate) fn clients(&self) -> Vec<u64> {
+        let connection = self.0.snapshot.borrow().connection.upgrade();
+        connection.map(|connection| connection.clients()).unwrap_or_default()
+    }
+
+    /// Forgets a client that has disconnected.
+    pub(crate) fn forget_client(&self, client: u64) {
+        let connection = self.0.snapshot.borrow().connection.upgrade();
+        connection.into_iter().for_each(|connection| connection.forget_client(client));
     }
 
     /// Returns whether both are handles on the same actor.
@@ -622,6 +636,7 @@ impl ServerStatus {
             problems: Vec::new(),
             listing_errors: Vec::new(),
             sharing: spec.sharing,
+            asks: None,
             instances: Vec::new(),
         }
     }

@@ -11,6 +11,7 @@ pub(crate) mod launch;
 pub(crate) mod listing;
 pub(crate) mod mux;
 #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "the HTTP transport uses more of it"))]
+pub(crate) mod on_question;
 mod pending;
 pub(crate) mod relist;
 mod subscriptions;
@@ -130,6 +131,16 @@ impl Connection {
 
     pub(crate) fn in_flight(&self) -> usize {
         self.mux.in_flight()
+    }
+
+    /// Returns the clients that have sent calls, if they are remembered: those of a shared server that may ask them.
+    pub(crate) fn clients(&self) -> Vec<u64> {
+        self.mux.clients()
+    }
+
+    /// Forgets a client that has disconnected.
+    pub(crate) fn forget_client(&self, client: u64) {
+        self.mux.forget_client(client);
     }
 
     /// Returns the number of calls that wait for a turn.

@@ -27,6 +27,7 @@ mod load;
 mod matrix;
 mod methods;
 mod other_users;
+mod own_instances;
 mod pins;
 mod policy;
 mod previous_state;

@@ -47,6 +47,8 @@ pub(crate) struct ServerReport {
     /// Lists that could not be read.
     pub(crate) listing_errors: Vec<ListingErrorReport>,
     pub(crate) sharing: String,
+    /// The first request that the server sent to a client during a call, if clients get their own instances for that.
+    pub(crate) asks: Option<String>,
     /// The number of running instances.
     pub(crate) instances: u64,
     pub(crate) instances_list: Vec<InstanceReport>,
@@ -164,6 +166,7 @@ impl Report for ServerReport {
             "problems": self.problems,
             "listing_errors": list_to_json(&self.listing_errors),
             "sharing": self.sharing,
+            "asks": self.asks,
             "instances": self.instances,
             "instances_list": list_to_json(&self.instances_list),
             "revision": self.revision,
@@ -213,6 +216,7 @@ impl Report for ServerReport {
             problems: members.texts("problems"),
             listing_errors: members.reports("listing_errors"),
             sharing: members.text("sharing"),
+            asks: members.optional_text("asks"),
             instances: members.count("instances"),
             instances_list: members.reports("instances_list"),
             revision: members.count("revision"),

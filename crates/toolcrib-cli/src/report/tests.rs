@@ -58,6 +58,7 @@ fn ejected_server() -> ServerStatus {
             &r#"{"code":-32603,"message":"no","data":{"a":1}}"#.into(),
         )],
         sharing: Sharing::PerClient,
+        asks: None,
         instances: Vec::new(),
     }
 }
@@ -91,7 +92,7 @@ fn server_report_has_exactly_the_documented_members() {
     let report = ServerReport::new(&ejected_server(), None, 3).to_json();
     let names = "name transport state pid uptime generation leases in_flight restarts restarts_left \
         consecutive_failures breaker ejected next_attempt_in last_error class stderr_tail cache_entries cache_hits \
-        cache_misses tools memory memory_bytes cpu_seconds calls errors p50 p99 start pin unapproved problems listing_errors sharing instances instances_list \
+        cache_misses tools memory memory_bytes cpu_seconds calls errors p50 p99 start pin unapproved problems listing_errors sharing asks instances instances_list \
         revision era protocol_version server_info title description card_tags login";
     let members = report.as_object().unwrap();
     assert!(names.split_whitespace().all(|name| members.contains_key(name)), "{report}");
@@ -132,7 +133,7 @@ fn server_report_has_the_values_of_the_status() {
         "p50": 0.5, "p99": null, "start": "at-boot", "pin": "strict", "unapproved": [{"tool": "log", "change": "changed"}],
         "problems": ["tool `log`: `title` has a wrong type"],
         "listing_errors": [{"list": "prompts/list", "code": -32603, "message": "no", "data": {"a": 1}}],
-        "sharing": "per-client", "instances": 0,
+        "sharing": "per-client", "asks": null, "instances": 0,
         "instances_list": [instance], "revision": 3, "era": "legacy", "protocol_version": "2025-11-25",
         "server_info": {"name": "git", "version": "1"}, "title": null, "description": null, "card_tags": [], "login": "none",
     });

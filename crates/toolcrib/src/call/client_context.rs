@@ -63,7 +63,8 @@ impl Call {
         declared_capabilities(self).has_extensions()
     }
 
-    fn client_instance_key(&self) -> InstanceKey {
+    /// Returns the key of the instance of the client alone.
+    pub(crate) fn client_instance_key(&self) -> InstanceKey {
         let capabilities = self.announced_capabilities().as_json().clone();
         InstanceKey::Client { number: self.client.key, capabilities }
     }

@@ -203,7 +203,10 @@ pub struct ServerStatus {
     pub listing_errors: Vec<ListingError>,
     /// Which clients share an instance.
     pub sharing: Sharing,
-    /// The instances of a server that is not shared; the other fields then summarize all of them.
+    /// The first request that the server was seen to send to a client during a call, if new clients get instances of their own
+    /// for that reason.
+    pub asks: Option<&'static str>,
+    /// The instances of a server that is not shared, or has several; the other fields then summarize all of them.
     pub instances: Vec<InstanceStatus>,
 }
 

@@ -64,6 +64,10 @@ fn find_cached(router: &CallRouter, call: &Call, target: &Target, is_tool: bool)
     if spec.limits.cache_entries == 0 {
         return None;
     }
+    // Each client has state of its own, in an instance that is not known yet.
+    if spec.sharing.is_shared() && entry.has_instances_of_clients() {
+        return None;
+    }
     let is_configured = is_tool && spec.tools.is_cacheable(&target.name);
     if is_tool && !is_configured && spec.trust != Trust::Trusted {
         return None;

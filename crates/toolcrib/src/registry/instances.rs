@@ -51,6 +51,8 @@ struct InstanceTable {
     instances: HashMap<InstanceKey, Instance>,
     /// Draining instances of the previous spec.
     replaced: Vec<KeyedSupervisor>,
+    /// Instances that are not in this table and count for the maximum.
+    others: usize,
     is_closed: bool,
 }
 
@@ -114,7 +116,23 @@ impl Instances {
             stderr: Arc::default(),
             start_gate: Arc::new(StartGate::new(&spec.lifecycle)),
         };
-        let table = InstanceTable { spec, instances: HashMap::new(), replaced, is_closed: false };
+        let table = InstanceTable { spec, instances: HashMap::new(), replaced, others: 0, is_closed: false };
+        Self { records, table: Mutex::new(table), instance_added: Notify::new(), services }
+    }
+
+    /// Creates an empty table for clients of a server that also has a shared instance, with the records of that server.
+    pub(super) fn beside_shared(
+        spec: Arc<ServerSpec>,
+        records: ServerRecords,
+        services: SupervisorServices,
+    ) -> Self {
+        let table = InstanceTable {
+            spec,
+            instances: HashMap::new(),
+            replaced: Vec::new(),
+            others: 1,
+            is_closed: false,
+        };
         Self { records, table: Mutex::new(table), instance_added: Notify::new(), services }
     }
 
@@ -160,6 +178,15 @@ impl Instances {
         self.lock().instances.get(key)?.supervisor.listing()
     }
 
+    /// Returns the supervisor of the instance with this key, if there is one.
+    pub(crate) fn supervisor(&self, key: &InstanceKey) -> Option<Supervisor> {
+        Some(self.lock().instances.get(key)?.supervisor.clone())
+    }
+
+    pub(crate) fn contains(&self, key: &InstanceKey) -> bool {
+        self.lock().instances.contains_key(key)
+    }
+
     /// Returns whether the instance that a call goes to runs and can be asked for its lists.
     pub(crate) async fn is_listable(&self, call: &Call) -> bool {
         let sharing = self.lock().spec.sharing;
@@ -190,6 +217,15 @@ impl Instances {
     pub(crate) async fn lease(self: &Arc<Self>, call: &Call) -> Result<(Lease, LeaseOrigin), Error> {
         let sharing = self.lock().spec.sharing;
         let key = call.instance_key(sharing).await;
+        self.lease_in_era(key, call.client.era, |key| InstanceOwner::for_call(key, call)).await
+    }
+
+    /// Returns a lease on the instance of a call's client alone, and the instance.
+    pub(crate) async fn lease_for_client(
+        self: &Arc<Self>,
+        call: &Call,
+    ) -> Result<(Lease, LeaseOrigin), Error> {
+        let key = call.client_instance_key();
         self.lease_in_era(key, call.client.era, |key| InstanceOwner::for_call(key, call)).await
     }
 
@@ -268,7 +304,7 @@ impl Instances {
         let spec = table.spec.clone();
         // An instance that runs only to be listed must not keep a client from getting its own.
         let of_clients = || table.instances.iter().filter(|(key, _)| !is_discovery(key));
-        let is_full = of_clients().count() >= spec.limits.instances.get();
+        let is_full = of_clients().count() + table.others >= spec.limits.instances.get();
         if is_full && !is_discovery(key) {
             let idle = of_clients().filter(|(_, instance)| instance.is_idle());
             let oldest = idle.min_by_key(|(_, instance)| instance.last_used).map(|(key, _)| key.clone());

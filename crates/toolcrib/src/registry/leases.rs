@@ -8,7 +8,7 @@ use crate::spec::ServerId;
 use crate::supervisor::Lease;
 
 impl Registry {
-    /// Returns a lease on a shared server if it is ready.
+    /// Returns a lease on a shared server if it is ready, and all clients of this era use the same instance.
     pub(crate) fn try_lease(&self, server: &ServerId, era: Era) -> Option<Lease> {
         match self.servers().get(server)? {
             RegisteredServer::Shared(shared) => shared.try_lease(era),
@@ -19,11 +19,10 @@ impl Registry {
     /// Returns a lease on the instance that a call goes to, and starts it if needed. If the server is replaced
     /// meanwhile, the lease is on its replacement.
     pub(crate) async fn lease(&self, server: &ServerId, call: &Call) -> Result<Lease, Error> {
-        let era = call.client.era;
         loop {
             let entry = self.get(server).unwrap_or_else(|| Err(unknown_server(server)))?;
             let leased = match &entry {
-                RegisteredServer::Shared(shared) => shared.lease(era).await.map(|(lease, _)| lease),
+                RegisteredServer::Shared(shared) => shared.lease(call).await.map(|(lease, _)| lease),
                 RegisteredServer::PerKey { instances, .. } => {
                     Box::pin(instances.lease(call)).await.map(|(lease, _)| lease)
                 }
@@ -45,12 +44,7 @@ impl Registry {
         loop {
             let entry = self.get(server).unwrap_or_else(|| Err(unknown_server(server)))?;
             let leased = match &entry {
-                RegisteredServer::Shared(shared) => {
-                    let leased = shared.lease(call.client.era).await;
-                    leased.map(|(lease, supervisor)| {
-                        (lease, LeaseOrigin::shared(shared.key_of(supervisor), supervisor))
-                    })
-                }
+                RegisteredServer::Shared(shared) => shared.lease(call).await,
                 RegisteredServer::PerKey { instances, .. } => instances.lease(call).await,
                 RegisteredServer::Disabled(_) => Err(disabled_error(server)),
             };
@@ -64,7 +58,7 @@ impl Registry {
     /// Returns whether the server of a lease was replaced or removed since.
     pub(crate) fn is_origin_replaced(&self, server: &ServerId, origin: &LeaseOrigin) -> bool {
         match self.get(server) {
-            Some(Ok(RegisteredServer::Shared(shared))) => !shared.has(&origin.supervisor),
+            Some(Ok(RegisteredServer::Shared(shared))) => !shared.is_origin(origin),
             Some(Ok(RegisteredServer::PerKey { instances, .. })) => !origin.is_of(&instances),
             _ => true,
         }

@@ -14,7 +14,7 @@ use crate::model::error::Error;
 use crate::model::listing::{DeclaredToolFacts, ListFailure, Listing};
 use crate::model::pin_status::{PinnedKind, ToolPinStatus};
 use crate::protocol::list_kind::{ListKind, ListKinds};
-use crate::spec::{Endpoint, Pinning, ServerId, ServerSpec, Sharing};
+use crate::spec::{Pinning, ServerId, ServerSpec, Sharing};
 use crate::supervisor::Supervisor;
 use crate::upstream::relist::PendingRelist;
 
@@ -52,10 +52,7 @@ impl RegisteredServer {
     /// Returns whether the server can be asked for a list on behalf of a call without starting a process.
     pub(crate) async fn is_listable(&self, call: &Call) -> bool {
         match self {
-            Self::Shared(server) => {
-                let instance = server.for_era(call.client.era);
-                instance.is_listable() || matches!(instance.spec().endpoint, Endpoint::Http(_))
-            }
+            Self::Shared(server) => server.is_listable(call),
             Self::PerKey { instances, .. } => instances.is_listable(call).await,
             Self::Disabled(_) => false,
         }

@@ -1,20 +1,24 @@
-//! A server that all clients share: one instance, or one per era if it may speak both.
+//! A server that all clients share: one instance, or one per era if it may speak both. Clients of a server that sends them
+//! requests may get instances of their own; see `own_instances.rs`.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::KeyedSupervisor;
+use super::instances::Instances;
+use super::own_instances::OwnInstances;
+use super::{KeyedSupervisor, LeaseOrigin};
+use crate::call::Call;
 use crate::call::client_context::InstanceOwner;
-use crate::model::error::Error;
+use crate::model::error::{Error, ErrorKind};
 use crate::model::instance_key::InstanceKey;
 use crate::model::listing::Listing;
 use crate::model::spoken_eras::SpokenEras;
 use crate::model::status::{InstanceStatus, ListingError, STATE_PRIORITY, ServerStatus};
 use crate::process::stderr::StderrTail;
 use crate::protocol::versions::Era;
-use crate::spec::{ServerSpec, StartPolicy};
+use crate::spec::{ServerSpec, Sharing, StartPolicy};
 use crate::supervisor::{Lease, LeaseClient, ServerRecords, Supervisor, SupervisorServices};
 
 /// The instance of a shared server, and the one for stateless clients if there may be two. Cheap to clone.
@@ -24,7 +28,9 @@ pub(crate) struct SharedServer {
     main: Supervisor,
     /// Serves stateless clients.
     stateless: Option<Supervisor>,
-    /// What both instances have in common.
+    /// The instances of single clients, if the server may have any.
+    pub(super) own: Option<OwnInstances>,
+    /// What all instances have in common.
     records: ServerRecords,
 }
 
@@ -37,9 +43,13 @@ impl SharedServer {
         services: SupervisorServices,
     ) -> Self {
         let records = Supervisor::new_records(&spec, &replaced, listings, &services);
+        let own = (spec.sharing == Sharing::Auto).then(|| {
+            let spec = Arc::new(spec.clone());
+            OwnInstances::new(Instances::beside_shared(spec, records.clone(), services.clone()))
+        });
         if !spec.has_instance_per_era() {
             let main = Supervisor::start_instance(Arc::default(), spec, replaced, records.clone(), services);
-            return Self { main, stateless: None, records };
+            return Self { main, stateless: None, own, records };
         }
         let stateless = stateless_spec(&spec);
         // Its calls are counted once, as those of the server.
@@ -48,7 +58,7 @@ impl SharedServer {
         let owner = Arc::new(InstanceOwner { key: stateless_key(), ..InstanceOwner::default() });
         let stateless =
             Supervisor::start_instance(owner, stateless, Vec::new(), records.for_instance(), services);
-        Self { main, stateless: Some(stateless), records }
+        Self { main, stateless: Some(stateless), own, records }
     }
 
     /// Returns the supervisor of the instance that starts at boot and serves clients in a session.
@@ -61,7 +71,12 @@ impl SharedServer {
         &self.records.stderr
     }
 
-    /// Returns the supervisor of the instance that clients of an era use. If the server speaks only one era, all use the
+    /// Returns the first request that the server was seen to send to a client during a call.
+    pub(super) fn asks(&self) -> Option<&'static str> {
+        self.records.listing_store.asks()
+    }
+
+    /// Returns the supervisor of the shared instance that clients of an era use. If the server speaks only one era, all use the
     /// same one: the one for stateless clients only while that alone is up.
     pub(super) fn for_era(&self, era: Era) -> &Supervisor {
         let Some(stateless) = &self.stateless else { return &self.main };
@@ -95,8 +110,11 @@ impl SharedServer {
         self.stateless.as_ref().map(|_| self.records.listing_store.eras())
     }
 
-    /// Returns a lease for a client of an era if the instance that it uses is ready.
+    /// Returns a lease for a client of an era if the instance that it uses is ready, and is the same for all such clients.
     pub(super) fn try_lease(&self, era: Era) -> Option<Lease> {
+        if self.splits_clients() {
+            return None;
+        }
         match self.known_eras().and_then(SpokenEras::only) {
             // It is rarely the other one, which is looked for only then.
             Some(Era::Session) => self.main.try_lease().or_else(|| self.for_era(era).try_lease()),
@@ -104,8 +122,32 @@ impl SharedServer {
         }
     }
 
-    /// Returns a lease for a client of an era, and the supervisor that granted it.
-    pub(super) async fn lease(&self, era: Era) -> Result<(Lease, &Supervisor), Error> {
+    /// Returns a lease on the instance that a call goes to, and the instance.
+    pub(super) async fn lease(&self, call: &Call) -> Result<(Lease, LeaseOrigin), Error> {
+        let known_eras = self.known_eras();
+        let leased = self.lease_once(call).await;
+        // The server turned out to speak only one era.
+        match leased.is_err() && self.known_eras() != known_eras {
+            true => Box::pin(self.lease_once(call)).await,
+            false => leased,
+        }
+    }
+
+    async fn lease_once(&self, call: &Call) -> Result<(Lease, LeaseOrigin), Error> {
+        if let Some(own) = self.own_for(call) {
+            match Box::pin(own.instances.lease_for_client(call)).await {
+                // There are as many instances as there may be, so clients share one.
+                Err(error) if error.kind() == ErrorKind::OverQuota => {}
+                leased => return leased,
+            }
+        }
+        let asked = self.for_era(call.client.era);
+        let lease = asked.lease(self.lease_client(asked, call.client.era)).await?;
+        Ok((lease, LeaseOrigin::shared(self.key_of(asked), asked)))
+    }
+
+    /// Returns a lease on the shared instance for clients of an era, and the supervisor that granted it.
+    pub(super) async fn lease_shared(&self, era: Era) -> Result<(Lease, &Supervisor), Error> {
         let known_eras = self.known_eras();
         let mut asked = self.for_era(era);
         let mut leased = asked.lease(self.lease_client(asked, era)).await;
@@ -118,8 +160,14 @@ impl SharedServer {
     }
 
     fn lease_client(&self, asked: &Supervisor, era: Era) -> LeaseClient {
-        let others = self.supervisors().into_iter().filter(|supervisor| !supervisor.is_same(asked));
-        LeaseClient { era, is_other_up: others.into_iter().any(|other| !other.is_asleep()) }
+        let mut others = self.shared_supervisors().filter(|supervisor| !supervisor.is_same(asked));
+        LeaseClient { era, is_other_up: others.any(|other| !other.is_asleep()) }
+    }
+
+    /// Returns whether a lease is on an instance of this server.
+    pub(super) fn is_origin(&self, origin: &LeaseOrigin) -> bool {
+        let is_own = self.own.as_ref().is_some_and(|own| origin.is_of(&own.instances));
+        is_own || self.shared_supervisors().any(|supervisor| supervisor.is_same(&origin.supervisor))
     }
 
     /// Returns the key of the instance of a supervisor.
@@ -132,13 +180,23 @@ impl SharedServer {
 
     /// Returns the supervisors of all instances.
     pub(super) fn supervisors(&self) -> Vec<Supervisor> {
-        std::iter::once(&self.main).chain(&self.stateless).cloned().collect()
+        let own = self.own.as_ref().map(|own| own.instances.supervisors()).unwrap_or_default();
+        self.shared_supervisors().cloned().chain(own).collect()
+    }
+
+    /// Returns the supervisors of the instances that all clients of an era share.
+    pub(super) fn shared_supervisors(&self) -> impl Iterator<Item = &Supervisor> {
+        std::iter::once(&self.main).chain(&self.stateless)
     }
 
     /// Returns all instances, to be retired.
     pub(super) fn into_instances(self) -> Vec<KeyedSupervisor> {
-        let keyed = |supervisor: Supervisor| KeyedSupervisor { key: self.key_of(&supervisor), supervisor };
-        self.supervisors().into_iter().map(keyed).collect()
+        let keyed = |supervisor: &Supervisor| KeyedSupervisor {
+            key: self.key_of(supervisor),
+            supervisor: supervisor.clone(),
+        };
+        let own = self.own.as_ref().map(|own| own.instances.close()).unwrap_or_default();
+        self.shared_supervisors().map(keyed).chain(own).collect()
     }
 
     pub(super) fn spec(&self) -> &ServerSpec {
@@ -150,11 +208,6 @@ impl SharedServer {
         self.main.is_same(&other.main)
     }
 
-    /// Returns whether a supervisor is that of one of the instances.
-    pub(super) fn has(&self, supervisor: &Supervisor) -> bool {
-        self.supervisors().iter().any(|own| own.is_same(supervisor))
-    }
-
     /// Returns whether no call uses the server.
     pub(super) fn is_idle(&self) -> bool {
         self.supervisors().iter().all(Supervisor::is_idle)
@@ -163,7 +216,8 @@ impl SharedServer {
     /// Takes over a changed spec without a restart. The spec must not need a restart.
     pub(super) fn update(&self, spec: &ServerSpec) -> Self {
         let stateless = self.stateless.as_ref().map(|supervisor| supervisor.update(stateless_spec(spec)));
-        Self { main: self.main.update(spec.clone()), stateless, records: self.records.clone() }
+        self.own.iter().for_each(|own| own.instances.update(&Arc::new(spec.clone())));
+        Self { main: self.main.update(spec.clone()), stateless, ..self.clone() }
     }
 
     /// Returns the last known listing, or the tools of its card if it was never listed.
@@ -175,67 +229,72 @@ impl SharedServer {
         known.or_else(|| self.records.cards.listing())
     }
 
-    /// Stops every instance and waits until the server is up again.
+    /// Stops every instance and waits until the server is up again. Those for some clients only start with the next call.
     pub(super) async fn restart(&self) -> Result<(), Error> {
         // The main one first, so that no call starts on it.
-        let (main, stateless) = tokio::join!(self.main.begin_restart(), self.stop_stateless());
-        main.and(stateless)?;
+        let (main, others) = tokio::join!(self.main.begin_restart(), self.stop_others());
+        main.and(others)?;
         // The server may speak only the era of the other instance, which a client has started by now.
-        self.lease(Era::Session).await.map(drop)
+        self.lease_shared(Era::Session).await.map(drop)
     }
 
     /// Stops every instance.
     pub(super) async fn stop(&self) -> Result<(), Error> {
-        let (main, stateless) = tokio::join!(self.main.stop(), self.stop_stateless());
-        main.and(stateless)
+        let (main, others) = tokio::join!(self.main.stop(), self.stop_others());
+        main.and(others)
     }
 
-    async fn stop_stateless(&self) -> Result<(), Error> {
-        match &self.stateless {
-            Some(stateless) => stateless.stop().await,
+    /// Stops every instance except the main one.
+    async fn stop_others(&self) -> Result<(), Error> {
+        if let Some(stateless) = &self.stateless {
+            stateless.stop().await?;
+        }
+        match &self.own {
+            Some(own) => own.instances.stop().await,
             None => Ok(()),
         }
     }
 
     pub(super) fn status(&self, now: Instant) -> ServerStatus {
-        let main = self.main.status(now);
-        let Some(stateless) = self.stateless.as_ref().map(|supervisor| supervisor.status(now)) else {
-            return main;
-        };
-        let records = &self.records;
-        let both = [&main, &stateless];
-        let is_up = |status: &ServerStatus| status.uptime.is_some();
-        let mut eras: Vec<Era> =
-            both.into_iter().filter(|status| is_up(status)).flat_map(|status| status.eras.clone()).collect();
+        let asks = self.own.as_ref().and_then(|_| self.asks());
+        let instances = self.instance_statuses(now);
+        if let [only] = &*instances {
+            return ServerStatus { asks, ..only.status.clone() };
+        }
+        let each = || instances.iter().map(|instance| &instance.status);
+        let up: Vec<&ServerStatus> = each().filter(|status| status.uptime.is_some()).collect();
+        let mut eras: Vec<Era> = up.iter().flat_map(|status| status.eras.clone()).collect();
+        eras.sort_by_key(|era| *era == Era::Stateless);
         eras.dedup();
+        let main = &instances[0].status;
         // The instance that represents the server.
-        let shown = if !is_up(&main) && is_up(&stateless) { stateless.clone() } else { main.clone() };
+        let shown = if main.uptime.is_some() { main } else { *up.first().unwrap_or(&main) };
+        let records = &self.records;
         let known = records.listing_store.get();
         let listing = self.listing();
         let metrics = &records.metrics;
         ServerStatus {
+            asks,
             start: main.start,
             state: STATE_PRIORITY
                 .into_iter()
-                .find(|state| both.iter().any(|status| status.state == *state))
+                .find(|state| each().any(|status| status.state == *state))
                 .unwrap_or(shown.state),
-            uptime: both.iter().filter_map(|status| status.uptime).max(),
-            generation: main.generation + stateless.generation,
-            leases: main.leases + stateless.leases,
-            in_flight: main.in_flight + stateless.in_flight,
-            consecutive_failures: main.consecutive_failures.max(stateless.consecutive_failures),
-            next_attempt_in: both.iter().filter_map(|status| status.next_attempt_in).min(),
-            last_error: both
-                .iter()
-                .filter_map(|status| status.last_error.clone())
-                .max_by_key(|error| error.at),
+            pid: if up.len() > 1 { None } else { shown.pid },
+            uptime: up.iter().filter_map(|status| status.uptime).max(),
+            generation: each().map(|status| status.generation).sum(),
+            leases: each().map(|status| status.leases).sum(),
+            in_flight: each().map(|status| status.in_flight).sum(),
+            consecutive_failures: each().map(|status| status.consecutive_failures).max().unwrap_or(0),
+            next_attempt_in: each().filter_map(|status| status.next_attempt_in).min(),
+            last_error: each().filter_map(|status| status.last_error.clone()).max_by_key(|error| error.at),
             stderr_tail: records.stderr.lines_after(0).into_iter().map(|line| line.text).collect(),
-            garbage_lines: main.garbage_lines + stateless.garbage_lines,
-            memory: sum(both.map(|status| status.memory)),
-            cpu_time: sum(both.map(|status| status.cpu_time)),
-            queued: main.queued + stateless.queued,
+            garbage_lines: each().map(|status| status.garbage_lines).sum(),
+            memory: each().filter_map(|status| status.memory).reduce(|sum, memory| sum + memory),
+            cpu_time: each().filter_map(|status| status.cpu_time).reduce(|sum, time| sum + time),
+            queued: each().map(|status| status.queued).sum(),
             tools: listing.as_ref().and_then(|listing| listing.tool_count()),
-            listing_errors: join_listing_errors(both, listing.as_deref()),
+            listing_errors: join_listing_errors(each(), listing.as_deref()),
             problems: listing.map(|listing| listing.problems()).unwrap_or_default(),
             calls: metrics.calls(),
             errors: metrics.errors(),
@@ -244,50 +303,43 @@ impl SharedServer {
             protocol: match eras.len() {
                 0 => known.as_ref().map(|known| known.revision),
                 1 => shown.protocol,
-                _ => main.protocol.max(stateless.protocol),
+                _ => up.iter().filter_map(|status| status.protocol).max(),
             },
             eras: match (eras.is_empty(), known) {
                 (true, Some(known)) => vec![known.revision.era()],
                 _ => eras,
             },
-            pid: shown.pid.filter(|_| !both.into_iter().all(is_up)),
-            instances: match both.into_iter().all(is_up) {
-                true => self.instance_statuses(&main, &stateless, now),
-                false => Vec::new(),
+            instances: match up.len() {
+                0 | 1 => Vec::new(),
+                _ => instances.iter().filter(|one| one.status.uptime.is_some()).cloned().collect(),
             },
-            ..shown
+            ..shown.clone()
         }
     }
 
-    /// Returns the status of each instance while both are up. Calls of the main instance are counted for the server.
-    fn instance_statuses(
-        &self,
-        main: &ServerStatus,
-        stateless: &ServerStatus,
-        now: Instant,
-    ) -> Vec<InstanceStatus> {
-        let main = ServerStatus {
-            calls: main.calls.saturating_sub(stateless.calls),
-            errors: main.errors.saturating_sub(stateless.errors),
-            ..main.clone()
+    /// Returns the status of each instance, the main one first. Its calls are counted as those of the server.
+    fn instance_statuses(&self, now: Instant) -> Vec<InstanceStatus> {
+        let status = |supervisor: &Supervisor| {
+            InstanceStatus::new(self.key_of(supervisor), supervisor.idle_time(now), supervisor.status(now))
         };
-        let each = self.supervisors().into_iter().zip([main, stateless.clone()]);
-        let status = |(supervisor, status): (Supervisor, ServerStatus)| {
-            InstanceStatus::new(self.key_of(&supervisor), supervisor.idle_time(now), status)
-        };
-        each.map(status).collect()
+        let mut instances: Vec<InstanceStatus> = self.shared_supervisors().map(status).collect();
+        instances.extend(self.own.iter().flat_map(|own| own.instances.instance_statuses(now)));
+        if let [main, others @ ..] = &mut *instances {
+            let counted = |count: fn(&ServerStatus) -> u64| others.iter().map(|one| count(&one.status)).sum();
+            main.status.calls = main.status.calls.saturating_sub(counted(|status| status.calls));
+            main.status.errors = main.status.errors.saturating_sub(counted(|status| status.errors));
+        }
+        instances
     }
 }
 
-/// Adds the values of the instances that have one.
-fn sum<T: std::ops::Add<Output = T>>(values: [Option<T>; 2]) -> Option<T> {
-    values.into_iter().flatten().reduce(|sum, value| sum + value)
-}
-
 /// Returns the lists that an instance could not read, or that could never be read.
-fn join_listing_errors(instances: [&ServerStatus; 2], listing: Option<&Listing>) -> Vec<ListingError> {
+fn join_listing_errors<'a>(
+    instances: impl Iterator<Item = &'a ServerStatus>,
+    listing: Option<&Listing>,
+) -> Vec<ListingError> {
     let mut errors: Vec<ListingError> = Vec::new();
-    for error in instances.into_iter().flat_map(|status| &status.listing_errors) {
+    for error in instances.flat_map(|status| &status.listing_errors) {
         if errors.iter().all(|known| known.list != error.list) {
             errors.push(error.clone());
         }

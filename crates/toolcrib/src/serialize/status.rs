@@ -117,6 +117,7 @@ struct ServerStatusForm<'a> {
     problems: &'a [String],
     listing_errors: &'a [ListingError],
     sharing: Sharing,
+    asks: Option<&'static str>,
     /// The number of running instances.
     instances: usize,
     instances_list: &'a [InstanceStatus],
@@ -166,6 +167,7 @@ impl Serialize for ServerStatus {
             problems: &self.problems,
             listing_errors: &self.listing_errors,
             sharing: self.sharing,
+            asks: self.asks,
             instances: running_instances(self),
             instances_list: &self.instances,
             era: ErasForm(&self.eras),

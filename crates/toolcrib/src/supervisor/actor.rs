@@ -41,10 +41,11 @@ use crate::model::status::{LastError, ServerState};
 use crate::process::stderr::StderrTail;
 use crate::protocol::list_kind::{ListKind, ListKinds};
 use crate::protocol::versions::Era;
-use crate::spec::{Endpoint, KeepAlive, Pinning, ServerSpec, StartPolicy};
+use crate::spec::{Endpoint, KeepAlive, Pinning, ServerSpec, Sharing, StartPolicy};
 use crate::upstream::Connection;
 use crate::upstream::handshake::HandshakePlan;
 use crate::upstream::launch::{LaunchContext, Launched, RefusedEra, StartFailure, launch, wait_until_exited};
+use crate::upstream::on_question::OnQuestion;
 use crate::util::clock;
 pub(super) use relisting::Relisted;
 use relisting::{ConnectionWatcher, compute_fingerprints};
@@ -238,12 +239,31 @@ impl Actor {
             owner: self.owner.clone(),
             declaration: self.services.declaration.clone(),
             secrets: self.services.secrets.clone(),
+            on_question: self.on_question(),
             #[cfg(feature = "http")]
             known_callers: self.services.known_callers.clone(),
             #[cfg(feature = "http")]
             logins: self.services.logins.clone(),
             published_card: self.cards.published(),
         }
+    }
+
+    /// Returns what records that the server sends requests to its clients, if that decides who shares an instance.
+    fn on_question(&self) -> Option<OnQuestion> {
+        if self.spec.sharing != Sharing::Auto || !self.owner.key.is_shared() {
+            return None;
+        }
+        let store = self.listing_store.clone();
+        let mailbox = self.own_mailbox.clone();
+        let generation = self.generation;
+        Some(OnQuestion::new(move |method| {
+            if store.record_question(method)
+                && let Some(mailbox) = mailbox.upgrade()
+            {
+                // Fails if the actor has ended: then the question is remembered until this process ends.
+                let _ = mailbox.send(ActorCommand::Watched { generation, event: WatchEvent::AskedClient });
+            }
+        }))
     }
 
     async fn run_ready(&mut self, mut server: RunningServer) -> ActorState {

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use crate::model::instance_key::InstanceKey;
 use crate::model::listing::{ListFailure, ListedItem, Listing};
 use crate::model::spoken_eras::SpokenEras;
+use crate::protocol::era::capabilities::{CREATE_MESSAGE, ELICIT, LIST_ROOTS};
 use crate::protocol::json::object::{self, Object};
 use crate::protocol::list_kind::ListKind;
 use crate::protocol::versions::{Era, Revision};
@@ -24,11 +25,19 @@ const SSE: &str = TransportKind::Sse.as_str();
 /// The member for the eras that the server speaks.
 const ERAS: &str = "eras";
 
+/// The member for the first request that the server was seen to send during a call.
+const ASKS: &str = "asks";
+
+/// The requests that a server sends to clients.
+const QUESTIONS: [&str; 3] = [CREATE_MESSAGE, ELICIT, LIST_ROOTS];
+
 /// The content of a file.
 #[derive(Debug, PartialEq)]
 pub(crate) struct SavedListing {
     pub(crate) known: KnownListing,
     pub(crate) eras: SpokenEras,
+    /// The first request that the server was seen to send during a call.
+    pub(crate) asks: Option<&'static str>,
 }
 
 /// A server's listing together with the facts from its handshake.
@@ -56,6 +65,9 @@ pub(crate) struct ListingStore {
     shared: Arc<Mutex<SharedListing>>,
     /// The [`SpokenEras`] of the server, as bits.
     eras: Arc<AtomicU8>,
+    /// The position in [`QUESTIONS`] of the first request that the server was seen to send during a call, plus one; 0 if it was
+    /// not seen to send any.
+    asks: Arc<AtomicU8>,
 }
 
 /// The listing of a server across all its instances.
@@ -95,12 +107,26 @@ impl ListingStore {
         let file = folder
             .zip(spec.digest())
             .map(|(folder, digest)| folder.join(format!("{}-{}.json", spec.id, digest.as_str())));
-        Self { file, shared: Arc::default(), eras: Arc::default() }
+        Self { file, shared: Arc::default(), eras: Arc::default(), asks: Arc::default() }
     }
 
     /// Returns the eras that the server is known to speak.
     pub(crate) fn eras(&self) -> SpokenEras {
         SpokenEras::from_bits(self.eras.load(Ordering::Relaxed))
+    }
+
+    /// Returns the first request that the server was seen to send to a client during a call.
+    pub(crate) fn asks(&self) -> Option<&'static str> {
+        QUESTIONS.get(usize::from(self.asks.load(Ordering::Relaxed)).checked_sub(1)?).copied()
+    }
+
+    /// Records that the server sent this request during a call, and returns whether it is the first one.
+    pub(crate) fn record_question(&self, method: &str) -> bool {
+        let position = QUESTIONS.iter().zip(1..).find(|(question, _)| **question == method);
+        let recorded = position.map(|(_, position)| {
+            self.asks.compare_exchange(0, position, Ordering::Relaxed, Ordering::Relaxed)
+        });
+        matches!(recorded, Some(Ok(_)))
     }
 
     /// Records whether the server speaks an era, and returns whether that was not known.
@@ -145,6 +171,9 @@ impl ListingStore {
             let saved = self.load();
             if let Some(saved) = &saved {
                 self.eras.store(saved.eras.to_bits(), Ordering::Relaxed);
+                if let Some(method) = saved.asks {
+                    self.record_question(method);
+                }
             }
             shared.base = saved.map(|saved| saved.known);
         }
@@ -212,7 +241,8 @@ impl ListingStore {
     /// Reads the file. A file from before prompts and resources were listed counts as missing.
     pub(crate) fn load(&self) -> Option<SavedListing> {
         let text = Bytes::from(std::fs::read(self.file.as_ref()?).ok()?);
-        let known = Object::parse(&text).ok()?;
+        let members = Object::parse(&text).ok()?;
+        let known = &members;
         let list = |kind: ListKind| {
             let parsed = ListedItem::parse_all(kind, known.get(kind.list_member())?, usize::MAX).ok()?;
             Some(parsed.items)
@@ -248,7 +278,9 @@ impl ListingStore {
             is_legacy_sse: known.get_string("transport").as_deref() == Some(SSE),
             listing: Arc::new(listing),
         };
-        Some(SavedListing { known, eras })
+        let asks = members.get_string(ASKS);
+        let asks = QUESTIONS.into_iter().find(|method| asks.as_deref() == Some(*method));
+        Some(SavedListing { known, eras, asks })
     }
 
     /// Writes a listing to disk. Readers never see an incomplete one. A listing without known tools is not written: the
@@ -277,6 +309,9 @@ impl ListingStore {
             }
         }
         text.set_unchecked(ERAS, spoken.to_bytes());
+        if let Some(method) = self.asks() {
+            text.set_unchecked(ASKS, object::to_json_string(method));
+        }
         text.set_unchecked("capabilities", known.listing.capabilities.clone());
         if let Some(instructions) = &known.listing.instructions {
             text.set_unchecked("instructions", object::to_json_string(instructions));
@@ -331,7 +366,7 @@ mod tests {
         assert_eq!(store.load(), None);
         store.save(&full_listing()).unwrap();
         let eras = SpokenEras::default().with(Era::Session, true);
-        assert_eq!(store.load(), Some(SavedListing { known: full_listing(), eras }));
+        assert_eq!(store.load(), Some(SavedListing { known: full_listing(), eras, asks: None }));
         #[cfg(unix)]
         for path in [&listings, store.file.as_ref().unwrap()] {
             use std::os::unix::fs::PermissionsExt as _;
@@ -430,6 +465,18 @@ mod tests {
         assert_eq!(restarted.eras().only(), Some(Era::Session));
         restarted.forget_eras();
         assert_eq!(restarted.eras().speaks(Era::Session), None);
+    }
+
+    #[test]
+    fn first_question_is_saved_with_the_listing() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = ListingStore::new(&spec("x"), Some(folder.path()));
+        assert!(!store.record_question("tools/list") && store.record_question(ELICIT));
+        assert!(!store.record_question(LIST_ROOTS) && !store.record_question(ELICIT));
+        store.save(&full_listing()).unwrap();
+        let restarted = ListingStore::new(&spec("x"), Some(folder.path()));
+        restarted.get();
+        assert_eq!(restarted.asks(), Some(ELICIT));
     }
 
     #[test]

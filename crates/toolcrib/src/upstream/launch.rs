@@ -9,6 +9,7 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use super::fair_queue::FairQueue;
 use super::handshake::{HandshakeError, HandshakePlan, HandshakeSuccess, perform_handshake};
 use super::mux::{Mux, MuxContext};
+use super::on_question::OnQuestion;
 use super::subscriptions::ResourceSubscriptions;
 use super::task_call::TaskOnlyTools;
 use super::unknown_method::UnknownMethodError;
@@ -111,6 +112,8 @@ pub(crate) struct LaunchContext {
     /// The client that servers see.
     pub(crate) declaration: Arc<ClientDeclaration>,
     pub(crate) secrets: Option<SecretStoreHandle>,
+    /// Is told of requests to clients, of a server that clients share.
+    pub(crate) on_question: Option<OnQuestion>,
     /// The tokens with which callers authenticate.
     #[cfg(feature = "http")]
     pub(crate) known_callers: crate::secrets::KnownCallers,
@@ -138,6 +141,7 @@ impl LaunchContext {
             first_garbage_line: self.first_garbage_line.clone(),
             redactor,
             tasks: self.tasks.clone(),
+            on_question: self.on_question.clone(),
             logs_name_requests: matches!(&spec.endpoint, Endpoint::InProcess(server) if server.0.wants_call_context()),
         };
         Mux::new(spec.id.clone(), context, transport)
@@ -286,6 +290,7 @@ async fn connect(
         };
     if handshake.revision.era() == Era::Session {
         mux.enable_ping();
+        mux.remember_clients();
         if matches!(peer, Peer::Remote) {
             // Log messages may arrive on another stream than the response, and later.
             mux.remember_last_client();

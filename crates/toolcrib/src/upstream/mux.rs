@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::deadline::RequestDeadline;
+use super::on_question::OnQuestion;
 use super::pending::{PendingRequest, PendingRequests, RequestEnd, ResponseReceiver};
 use super::relist::RelistQueue;
 use super::transport::input_pipe::DirectInput;
@@ -96,6 +97,7 @@ struct MuxInner {
     tasks: TaskTracker,
     /// True if log messages of the server may name the request that they belong to.
     logs_name_requests: bool,
+    on_question: Option<OnQuestion>,
     /// Closes the server's input. Also cancelled when one direction breaks.
     close_input: CancellationToken,
     /// Set when the server is asked to stop, so that its exit is not a crash.
@@ -138,6 +140,8 @@ pub(super) struct MuxContext {
     pub(super) tasks: TaskTracker,
     /// True if log messages of the server may name the request that they belong to.
     pub(super) logs_name_requests: bool,
+    /// Is told of requests to clients, of a server that clients share.
+    pub(super) on_question: Option<OnQuestion>,
 }
 
 impl Mux {
@@ -152,6 +156,7 @@ impl Mux {
             redactor,
             tasks,
             logs_name_requests,
+            on_question,
         } = context;
         let (outgoing, messages) = mpsc::unbounded_channel();
         let broken = CancellationToken::new();
@@ -181,6 +186,7 @@ impl Mux {
             listen_ack: watch::Sender::default(),
             tasks,
             logs_name_requests,
+            on_question,
             close_input: broken.child_token(),
             stop_requested: AtomicBool::new(false),
             stop_reason: OnceLock::new(),
@@ -301,6 +307,22 @@ impl Mux {
 
     pub(super) fn in_flight(&self) -> usize {
         self.inner.pending().in_flight()
+    }
+
+    /// Remembers the clients of calls from now on, if anyone wants to know of requests to them.
+    pub(super) fn remember_clients(&self) {
+        if self.inner.on_question.is_some() {
+            self.inner.pending().remember_clients();
+        }
+    }
+
+    /// Returns the remembered clients.
+    pub(super) fn clients(&self) -> Vec<u64> {
+        self.inner.pending().clients().to_vec()
+    }
+
+    pub(super) fn forget_client(&self, client: u64) {
+        self.inner.pending().forget_client(client);
     }
 
     /// Returns a count that grows with every read from the server.

@@ -76,6 +76,7 @@ fn launch_context(secrets: Option<SecretStoreHandle>) -> LaunchContext {
         owner: Arc::default(),
         declaration: Arc::default(),
         secrets,
+        on_question: None,
         known_callers: crate::secrets::KnownCallers::default(),
         #[cfg(feature = "http")]
         logins: None,
@@ -92,6 +93,7 @@ fn mux_context() -> MuxContext {
         redactor: Arc::default(),
         tasks: TaskTracker::new(),
         logs_name_requests: false,
+        on_question: None,
         handlers: None,
     }
 }

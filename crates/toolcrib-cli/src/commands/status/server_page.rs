@@ -100,6 +100,12 @@ fn state_rows(server: &ServerReport) -> Vec<Row> {
     rows.extend(server.next_attempt_in.map(|wait| row("next attempt in", format_seconds(Some(wait)))));
     rows.push(row("start", &server.start));
     rows.push(row("sharing", &server.sharing));
+    rows.extend(server.asks.as_ref().map(|method| {
+        row(
+            "instances",
+            format!("one per new client while others are connected, because it sends `{method}`"),
+        )
+    }));
     rows
 }
 

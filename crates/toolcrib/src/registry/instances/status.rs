@@ -79,7 +79,7 @@ impl Instances {
     }
 
     /// Returns the status of each instance, most recently used first.
-    fn instance_statuses(&self, now: Instant) -> Vec<InstanceStatus> {
+    pub(crate) fn instance_statuses(&self, now: Instant) -> Vec<InstanceStatus> {
         let table = self.lock();
         let mut statuses: Vec<InstanceStatus> = table
             .instances

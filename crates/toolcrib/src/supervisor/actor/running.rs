@@ -112,6 +112,11 @@ impl Actor {
                 server.ping_required = false;
                 Some(ActorEvent::PingAnswered)
             }
+            WatchEvent::AskedClient => {
+                info!(server = %self.spec.id, asks = self.listing_store.asks(), "sends requests to its clients");
+                self.listing_store.get().into_iter().for_each(|known| self.save_listing(known));
+                None
+            }
             WatchEvent::Relisted(relisted) => {
                 self.handle_relisted(&server.connection, *relisted);
                 None

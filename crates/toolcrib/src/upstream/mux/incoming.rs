@@ -140,7 +140,10 @@ impl MuxInner {
             PING => return self.reply(&id, &ResponsePayload::Result(Bytes::from_static(b"{}"))),
             // Only clients send these: the peer echoes its input.
             INITIALIZE | DISCOVER => return self.mark_not_mcp("it echoes its input, as `cat` does"),
-            CREATE_MESSAGE | ELICIT | LIST_ROOTS => self.ask_client(&id, method, params, origin),
+            CREATE_MESSAGE | ELICIT | LIST_ROOTS => {
+                self.report_question(method, origin);
+                self.ask_client(&id, method, params, origin)
+            }
             _ => self.ask_client_with_extensions(&id, method, params, origin),
         };
         match question {
@@ -162,6 +165,16 @@ impl MuxInner {
                     }
                 });
             }
+        }
+    }
+
+    /// Reports that the server sends requests to its clients, if this one may belong to a call and does not say to which.
+    fn report_question(&self, method: &str, origin: Option<u64>) {
+        if let Some(on_question) = &self.on_question
+            && origin.is_none()
+            && self.pending().in_flight() > 0
+        {
+            on_question.report(method);
         }
     }
 

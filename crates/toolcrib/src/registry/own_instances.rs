@@ -1,0 +1,87 @@
+//! Instances of single clients of a shared server that sends requests to its clients.
+//!
+//! On a connection that several clients use, nothing says which of them such a request is for. So a new client of that server
+//! gets an instance of its own while another one uses the shared instance.
+
+use std::sync::{Arc, Mutex};
+
+use super::instances::Instances;
+use super::shared_server::SharedServer;
+use crate::call::Call;
+use crate::protocol::versions::Era;
+use crate::supervisor::Supervisor;
+use crate::util::locks::IgnorePoison as _;
+
+/// The instances of single clients, and the clients of the shared instance. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct OwnInstances {
+    pub(super) instances: Arc<Instances>,
+    /// The connected clients that use the shared instance since the server is known to send them requests.
+    joined: Arc<Mutex<Vec<u64>>>,
+}
+
+impl OwnInstances {
+    pub(super) fn new(instances: Instances) -> Self {
+        Self { instances: Arc::new(instances), joined: Arc::default() }
+    }
+}
+
+impl SharedServer {
+    /// Returns whether new clients get instances of their own.
+    pub(super) fn splits_clients(&self) -> bool {
+        self.own.is_some() && self.asks().is_some()
+    }
+
+    /// Returns the instances of single clients if this client uses one of them.
+    pub(super) fn own_for(&self, call: &Call) -> Option<&OwnInstances> {
+        let own =
+            self.own.as_ref().filter(|_| self.splits_clients() && self.opens_session(call.client.era))?;
+        let has_own = || own.instances.contains(&call.client_instance_key());
+        (has_own() || !self.joins(own, call.client.key, true)).then_some(own)
+    }
+
+    /// Returns whether clients of an era use the server in a session, as far as that is known. Only there it sends requests.
+    fn opens_session(&self, era: Era) -> bool {
+        let Some(eras) = self.known_eras() else { return true };
+        match eras.only() {
+            Some(only) => only == Era::Session,
+            None => era == Era::Session,
+        }
+    }
+
+    /// Returns whether a client uses the shared instance: it did so before, or no connected client does. If `joins` is true, it
+    /// does so from now on.
+    fn joins(&self, own: &OwnInstances, client: u64, joins: bool) -> bool {
+        let mut joined = own.joined.lock().ignore_poison();
+        if joined.contains(&client) {
+            return true;
+        }
+        let others: Vec<u64> = self.shared_supervisors().flat_map(Supervisor::clients).collect();
+        let may_join = others.contains(&client) || others.is_empty() && joined.is_empty();
+        if may_join && joins {
+            joined.push(client);
+        }
+        may_join
+    }
+
+    /// Returns whether the instance that a call goes to runs and can be asked for its lists.
+    pub(super) fn is_listable(&self, call: &Call) -> bool {
+        let own = self.own.as_ref().filter(|_| self.splits_clients() && self.opens_session(call.client.era));
+        match own.map(|own| (own, own.instances.supervisor(&call.client_instance_key()))) {
+            Some((_, Some(supervisor))) => supervisor.is_listable(),
+            Some((own, None)) if !self.joins(own, call.client.key, false) => false,
+            _ => {
+                let instance = self.for_era(call.client.era);
+                instance.is_listable() || instance.spec().is_remote()
+            }
+        }
+    }
+
+    /// Drains the instance of a client that has disconnected. The shared instance is free for another one.
+    pub(super) fn client_disconnected(&self, client: u64) {
+        let Some(own) = &self.own else { return };
+        own.joined.lock().ignore_poison().retain(|joined| *joined != client);
+        self.shared_supervisors().for_each(|supervisor| supervisor.forget_client(client));
+        own.instances.drain_matching(|key| key.belongs_to(client));
+    }
+}
