@@ -335,7 +335,7 @@ impl McpService {
         if kind == ListKind::Tools {
             self.recent_clients.record_list(scope, Instant::now());
         }
-        let own_catalog = self.own_catalog(&context);
+        let own_catalog = self.own_catalog(&context).await;
         let listed = own_catalog.as_ref().unwrap_or(&catalog);
         let list_error = scope.view.server().and_then(|server| listed.list_error(kind, server));
         // A cursor is the server's own: it may answer it although it refused the first page.
@@ -396,12 +396,17 @@ impl McpService {
     }
 
     /// Returns the catalog with the lists of the client's own instances, if they differ from those of their servers.
-    fn own_catalog(&self, context: &RequestContext) -> Option<Arc<Catalog>> {
-        if !context.has_extensions {
+    async fn own_catalog(&self, context: &RequestContext) -> Option<Arc<Catalog>> {
+        let has_lists_of_clients = self.crib.has_lists_of_clients();
+        if !context.has_extensions && !has_lists_of_clients {
             return None;
         }
         let selector = Selector::Resource(String::new());
-        self.crib.own_catalog(&context.clone().call("tools/list".into(), selector, Object::default()))
+        let call = context.clone().call("tools/list".into(), selector, Object::default());
+        if has_lists_of_clients {
+            Box::pin(self.crib.discover_for_client(&call, context.scope.view.server())).await;
+        }
+        self.crib.own_catalog(&call)
     }
 
     /// Asks a server for a page of a list; `None` if it is not asked for this client or does not answer in time.

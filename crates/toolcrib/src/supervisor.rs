@@ -17,6 +17,7 @@ mod restart;
 mod services;
 pub(crate) mod slots;
 pub(crate) mod start_gate;
+mod status;
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -32,6 +33,7 @@ use crate::model::error::{Error, ErrorKind};
 use crate::model::listing::{ListFailure, ListTtl, Listing};
 use crate::model::status::{LastError, ListingError, ServerState, ServerStatus};
 use crate::process::stderr::StderrTail;
+use crate::protocol::era::capabilities::ClientCapabilities;
 use crate::protocol::list_kind::{ListKind, ListKinds};
 use crate::protocol::versions::Era;
 use crate::spec::{Endpoint, ServerSpec};
@@ -83,18 +85,20 @@ enum ActorCommand {
 }
 
 /// The client that a server is started for.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct LeaseClient {
     /// The era of the client, in which a server that speaks both is started.
     pub(crate) era: Era,
     /// True if the instance for the other era is up, and serves the client if the server speaks only that one.
     pub(crate) is_other_up: bool,
+    /// The capabilities that the server is told of; `None` for those of all clients.
+    pub(crate) capabilities: Option<ClientCapabilities>,
 }
 
 impl From<Era> for LeaseClient {
     /// Creates the client of a server with one instance.
     fn from(era: Era) -> Self {
-        Self { era, is_other_up: false }
+        Self { era, is_other_up: false, capabilities: None }
     }
 }
 
@@ -141,6 +145,8 @@ struct Snapshot {
     leased: Weak<LeasedServer>,
     /// The tools that leases may call, if the server is pinned strictly.
     pinned_items: Option<PinnedItems>,
+    /// The capabilities that the server was told of, if not those of all clients.
+    told: Option<ClientCapabilities>,
 }
 
 impl Snapshot {
@@ -169,6 +175,7 @@ impl Snapshot {
             connection: Weak::new(),
             leased: Weak::new(),
             pinned_items: None,
+            told: None,
         }
     }
 }
@@ -307,12 +314,10 @@ impl Supervisor {
         self.0.snapshot.borrow().leases() == 0
     }
 
-    /// Returns how long the server has had no leases; zero if it has any or does not run.
-    pub(crate) fn idle_time(&self, now: Instant) -> Duration {
-        let leased = self.0.snapshot.borrow().leased.upgrade();
-        let released =
-            leased.filter(|server| server.gate.leases() == 0).and_then(|server| server.gate.last_release());
-        released.map_or(Duration::ZERO, |released| now.saturating_duration_since(released))
+    /// Returns whether a client with these capabilities can use the server: it was told of them, or will be.
+    pub(crate) fn knows(&self, capabilities: &ClientCapabilities) -> bool {
+        let snapshot = self.0.snapshot.borrow();
+        snapshot.state == ServerState::Asleep || snapshot.told.as_ref() == Some(capabilities)
     }
 
     /// Returns the clients that use the server, as far as they are remembered.
@@ -532,47 +537,6 @@ impl Supervisor {
     pub(crate) fn cards(&self) -> &ServerCards {
         &self.0.cards
     }
-
-    pub(crate) fn status(&self, now: Instant) -> ServerStatus {
-        let metrics = &self.0.metrics;
-        let snapshot = self.0.snapshot.borrow();
-        let known = snapshot.known_listing.as_ref();
-        let listing = known.map(|known| known.listing.clone()).or_else(|| self.0.cards.listing());
-        let connection = snapshot.connection.upgrade();
-        let restarts = self.0.start_gate.restart_counts(now);
-        let declared = ServerStatus::disabled(&self.0.spec);
-        ServerStatus {
-            transport: known.and_then(KnownListing::transport).unwrap_or(declared.transport),
-            state: snapshot.state,
-            pid: connection.as_ref().and_then(|connection| connection.pid()),
-            uptime: snapshot.up_since.map(|since| now.duration_since(since)),
-            generation: snapshot.generation,
-            leases: snapshot.leases(),
-            in_flight: connection.as_ref().map_or(0, |connection| connection.in_flight()),
-            restarts: restarts.spent,
-            restarts_left: restarts.remaining,
-            consecutive_failures: metrics.consecutive_failures.load(Ordering::Relaxed),
-            next_attempt_in: snapshot.state_ends_at.map(|end| end.saturating_duration_since(now)),
-            last_error: snapshot.last_error.clone(),
-            stderr_tail: self.0.stderr.lines_after(0).into_iter().map(|line| line.text).collect(),
-            garbage_lines: connection.as_ref().map_or(0, |connection| connection.garbage_lines()),
-            tools: listing.as_ref().and_then(|listing| listing.tool_count()),
-            card: self.0.cards.combined(),
-            memory: connection.as_ref().and_then(|connection| connection.memory_usage()),
-            cpu_time: connection.as_ref().and_then(|connection| connection.cpu_time()),
-            queued: connection.as_ref().map_or(0, |connection| connection.queued()),
-            calls: metrics.calls(),
-            errors: metrics.errors(),
-            p50: metrics.percentile(0.5),
-            p99: metrics.percentile(0.99),
-            protocol: known.map(|known| known.revision),
-            eras: known.map(|known| known.revision.era()).into_iter().collect(),
-            server_info: known.and_then(|known| known.listing.server_info.clone()),
-            listing_errors: snapshot.list_failures.iter().map(ListingError::from_failure).collect(),
-            problems: listing.map(|listing| listing.problems()).unwrap_or_default(),
-            ..declared
-        }
-    }
 }
 
 /// Waits for a server to go to sleep, without keeping its actor alive.
@@ -589,55 +553,5 @@ impl SleepWatch {
     /// Waits until the state changes or the actor ends.
     pub(crate) async fn changed(&mut self) {
         let _ = self.snapshot.changed().await;
-    }
-}
-
-impl ServerStatus {
-    /// Returns the status of a server without a supervisor.
-    pub(crate) fn disabled(spec: &ServerSpec) -> Self {
-        Self {
-            server: spec.id.clone(),
-            transport: match spec.endpoint {
-                Endpoint::Command(_) => "stdio",
-                Endpoint::Http(ref http) => http.transport.as_str(),
-                Endpoint::InProcess(_) => "in-process",
-            },
-            state: ServerState::Disabled,
-            pid: None,
-            uptime: None,
-            generation: 0,
-            leases: 0,
-            in_flight: 0,
-            restarts: 0,
-            restarts_left: spec.lifecycle.restarts.at_most,
-            consecutive_failures: 0,
-            next_attempt_in: None,
-            last_error: None,
-            stderr_tail: Vec::new(),
-            garbage_lines: 0,
-            cache_entries: 0,
-            cache_hits: 0,
-            cache_misses: 0,
-            tools: None,
-            memory: None,
-            cpu_time: None,
-            queued: 0,
-            calls: 0,
-            errors: 0,
-            p50: None,
-            p99: None,
-            start: spec.lifecycle.start,
-            protocol: None,
-            eras: Vec::new(),
-            server_info: None,
-            card: spec.card.clone(),
-            pin: spec.pin,
-            unapproved: Vec::new(),
-            problems: Vec::new(),
-            listing_errors: Vec::new(),
-            sharing: spec.sharing,
-            asks: None,
-            instances: Vec::new(),
-        }
     }
 }

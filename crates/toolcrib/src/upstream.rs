@@ -14,6 +14,7 @@ pub(crate) mod mux;
 pub(crate) mod on_question;
 mod pending;
 pub(crate) mod relist;
+mod seen_clients;
 mod subscriptions;
 mod task_call;
 pub(crate) mod transport;

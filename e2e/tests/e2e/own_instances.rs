@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests panic on failure")]
 
 use serde_json::{Value, json};
-use test_support::client::{Era, HttpClient, StdioClient};
+use test_support::client::{Era, HttpClient, StdioClient, tool_names};
 use test_support::gateway::{GatewayProcess, Home, server_config};
 use test_support::{process, wait_until};
 
@@ -64,6 +64,16 @@ impl Agent {
         if let Client::Http(client) = &self.client {
             assert_eq!(client.send_without_body("DELETE").finish().status, 204);
         }
+    }
+
+    /// Returns the tools of the server that depend on capabilities.
+    fn tools_for_capabilities(&mut self) -> Vec<String> {
+        let params = json!({});
+        let answer = match &mut self.client {
+            Client::Http(client) => client.request("tools/list", &params).message(),
+            Client::Pipe(client) | Client::StatelessPipe(client) => client.request("tools/list", &params),
+        };
+        tool_names(&answer).into_iter().filter(|name| name.starts_with("s__use_")).collect()
     }
 
     fn answer(&self) -> Value {
@@ -164,13 +174,11 @@ fn new_session_of_a_server_that_asks_has_its_own_process() {
     assert!(keys[0] == "shared" && keys[1..].iter().all(|key| key.starts_with("client ")), "{keys:?}");
     let page = String::from_utf8(home.run(&["status", "s"]).stdout).unwrap();
     assert!(page.contains(&format!("because it sends `{ELICIT}`")), "{page}");
-    // The instance of a client ends with it, and the first process is free when its client has left.
-    let [first, second, mut third] = agents;
-    first.leave();
+    // The instance of a client ends with it.
+    let [mut first, second, mut third] = agents;
     second.leave();
     wait_until("the second process has exited", || !process::is_alive(pids[1]));
-    assert_eq!(Agent::session(&gateway, 4).pid(), pids[0]);
-    assert_eq!(third.pid(), pids[2]);
+    assert_eq!([first.pid(), third.pid()], [pids[0], pids[2]]);
     // It is remembered.
     gateway.stop();
     let gateway = home.serve();
@@ -178,6 +186,11 @@ fn new_session_of_a_server_that_asks_has_its_own_process() {
     assert_eq!(status(&home)["asks"], ELICIT);
     let pids = agents.each_mut().map(Agent::pid);
     assert_ne!(pids[0], pids[1]);
+    // A client like the one that left uses its process.
+    let [first, second] = agents;
+    first.leave();
+    let mut agents = [Agent::session(&gateway, 7), second];
+    assert_eq!(agents.each_mut().map(Agent::pid), pids);
     assert!(home.run(&["restart", "s"]).status.success());
     assert_all_are_asked(&mut agents);
     assert!(home.run(&["stop", "s"]).status.success());
@@ -214,6 +227,34 @@ fn clients_share_a_process_if_sharing_or_the_limit_says_so() {
         let asks = if more.starts_with("limits") { json!(ELICIT) } else { Value::Null };
         assert_eq!(status(&home)["asks"], asks, "{more}");
     }
+}
+
+#[test]
+fn client_is_told_and_listed_what_it_can_use() {
+    let config =
+        server_config(env!("CARGO_BIN_EXE_fake-server"), "s", &["--era", "session", "--tool-per-capability"]);
+    let home = Home::new(env!("CARGO_BIN_EXE_crib"), &config);
+    let mut gateway = home.serve();
+    let roots = json!({"roots": {}});
+    let all = ["s__use_elicitation", "s__use_roots", "s__use_sampling"];
+    Agent::session(&gateway, 1).assert_is_asked(ELICIT);
+    let mut full = Agent::session(&gateway, 2);
+    let mut some = Agent::pipe(&home, 3, &roots);
+    let mut none = Agent::stateless_pipe(&home, 4);
+    assert_eq!(some.text("s__client_capabilities", &json!({})), roots.to_string());
+    assert_eq!(none.text("s__client_capabilities", &json!({})), "{}");
+    full.assert_is_asked(ELICIT);
+    assert_eq!(full.tools_for_capabilities(), all);
+    assert_eq!(some.tools_for_capabilities(), ["s__use_roots"]);
+    assert!(none.tools_for_capabilities().is_empty());
+    drop((some, none));
+    gateway.stop();
+    // What clients with these capabilities were listed is remembered.
+    let gateway = home.serve();
+    assert!(Agent::stateless_pipe(&home, 5).tools_for_capabilities().is_empty());
+    assert_eq!(Agent::pipe(&home, 6, &roots).tools_for_capabilities(), ["s__use_roots"]);
+    assert_eq!(Agent::session(&gateway, 7).tools_for_capabilities(), all);
+    assert_eq!(status(&home)["instances"], 0);
 }
 
 #[test]

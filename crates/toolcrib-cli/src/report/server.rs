@@ -54,7 +54,7 @@ pub(crate) struct ServerReport {
     pub(crate) instances_list: Vec<InstanceReport>,
     /// The revision of the catalog.
     pub(crate) revision: u64,
-    /// The protocol era; several if a remote server has a connection for each.
+    /// The protocol era; several if processes or connections of several are up.
     pub(crate) eras: Vec<String>,
     pub(crate) protocol_version: Option<String>,
     pub(crate) server_info: Option<Value>,

@@ -50,7 +50,7 @@ impl Call {
     }
 
     /// Returns the capabilities that an instance of this client alone gets to see: the client's, and those of handlers.
-    fn announced_capabilities(&self) -> ClientCapabilities {
+    pub(crate) fn announced_capabilities(&self) -> ClientCapabilities {
         let declared = declared_capabilities(self);
         match &self.handlers {
             Some(handlers) => declared.union(handlers.capabilities()),

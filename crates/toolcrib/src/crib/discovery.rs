@@ -4,6 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
 use super::Crib;
 use crate::call::Call;
 use crate::catalog::{Catalog, Tool};
@@ -15,6 +18,9 @@ use crate::protocol::list_kind::{ListKind, ListKinds};
 use crate::protocol::versions::Era;
 use crate::registry::RegisteredServer;
 use crate::spec::{FirstListingWait, ServerId};
+
+/// The longest wait for servers that are listed to a client with other capabilities for the first time.
+const MAX_CLIENT_LIST_WAIT: Duration = Duration::from_secs(4);
 
 /// The tools of one server, or the reason why they cannot be listed.
 #[derive(Debug)]
@@ -31,8 +37,33 @@ pub struct Discovery {
 }
 
 impl Crib {
+    /// Returns whether clients may be listed different items of a server because of their capabilities.
+    pub fn has_lists_of_clients(&self) -> bool {
+        self.router().registry.has_listings_of_clients()
+    }
+
+    /// Lists servers to the client of a call if what they list may depend on its capabilities and is not known for them: servers
+    /// that were seen to send requests to clients. Waits up to four seconds for it. `only` restricts that to one server.
+    ///
+    /// # Cancel safety
+    /// As [`Crib::list`].
+    pub async fn discover_for_client(&self, call: &Call, only: Option<&ServerId>) {
+        let mut starts = JoinSet::new();
+        let is_wanted = |server: &ServerId| only.is_none_or(|only| only == server);
+        for server in self.router().registry.unlisted_for_client(call) {
+            if is_wanted(&server) && self.can_see(&call.caller, &server) {
+                let crib = self.clone();
+                let call = call.clone();
+                starts.spawn(async move { crib.router().registry.lease(&server, &call).await.map(drop) });
+            }
+        }
+        // A server that cannot be started shows what other clients are listed.
+        let _ = timeout(MAX_CLIENT_LIST_WAIT, async { while starts.join_next().await.is_some() {} }).await;
+        starts.detach_all();
+    }
+
     /// Returns what is listed to the client of a call, if own instances of that client list something else than their servers:
-    /// a server with one instance per client may list more for a client with extensions. Starts nothing.
+    /// a server may list more for a client with extensions or other capabilities. Starts nothing.
     pub fn own_catalog(&self, call: &Call) -> Option<Arc<Catalog>> {
         self.router().own_catalog(call).map(|visible| visible.listed)
     }

@@ -32,7 +32,7 @@ pub enum InstanceKey {
     },
     /// The instance of one caller.
     Caller(Caller),
-    /// The instance for the stateless clients of a remote server that speaks both eras. The inner key is that of the
+    /// The instance for the stateless clients of a server that speaks both eras. The inner key is that of the
     /// instance for clients in a session.
     Stateless(Box<InstanceKey>),
 }

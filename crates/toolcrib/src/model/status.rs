@@ -185,7 +185,7 @@ pub struct ServerStatus {
     pub start: StartPolicy,
     /// The negotiated protocol revision, the newest one if connections of both eras are open.
     pub protocol: Option<Revision>,
-    /// The protocol era; both if a remote server has connections of both.
+    /// The protocol era; both if processes or connections of both are up.
     pub eras: Vec<Era>,
     /// The `serverInfo` of the handshake, as JSON.
     pub server_info: Option<Bytes>,

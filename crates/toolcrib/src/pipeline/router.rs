@@ -159,9 +159,9 @@ impl CallRouter {
     }
 
     /// Returns what a caller may use if own instances of the client list something else than their servers do: a server may
-    /// list more for a client with extensions.
+    /// list more for a client with extensions or other capabilities.
     pub(crate) fn own_catalog(&self, call: &Call) -> Option<VisibleCatalog> {
-        if !call.has_client_extensions() {
+        if !call.has_client_extensions() && !self.registry.has_listings_of_clients() {
             return None;
         }
         let listings = self.registry.listings_for_client(call)?;

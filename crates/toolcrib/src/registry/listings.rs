@@ -88,12 +88,16 @@ impl Registry {
     ) -> Option<BTreeMap<ServerId, Option<Arc<Listing>>>> {
         let mut own_listings = Vec::new();
         for entry in self.per_key() {
-            if let RegisteredServer::PerKey { spec, instances } = &entry
-                && spec.sharing == Sharing::PerClient
-                && let Some(key) = call.try_instance_key(spec.sharing)
-                && let Some(own) = instances.listing_of(&instances.key_in_era(&key, call.client.era))
-                && entry.listing().as_ref() != Some(&own)
-            {
+            let own = match &entry {
+                RegisteredServer::Shared(server) => server.listing_for(call),
+                RegisteredServer::PerKey { spec, instances } if spec.sharing == Sharing::PerClient => {
+                    let key = call.try_instance_key(spec.sharing);
+                    key.and_then(|key| instances.listing_of(&instances.key_in_era(&key, call.client.era)))
+                }
+                _ => None,
+            };
+            if let Some(own) = own.filter(|own| entry.listing().as_ref() != Some(own)) {
+                let spec = entry.spec();
                 own_listings.push((spec.id.clone(), self.visible_listing(spec, own)));
             }
         }
@@ -103,6 +107,26 @@ impl Registry {
         let mut listings = self.listings();
         listings.extend(own_listings.into_iter().map(|(server, own)| (server, Some(own))));
         Some(listings)
+    }
+
+    /// Returns the servers that were seen to send requests to clients, and were never listed to one with the capabilities of
+    /// the client of a call.
+    pub(crate) fn unlisted_for_client(&self, call: &Call) -> Vec<ServerId> {
+        let servers = self.servers();
+        let unlisted = servers.iter().filter(|(_, entry)| match entry {
+            RegisteredServer::Shared(server) => server.is_unlisted_for(call),
+            _ => false,
+        });
+        unlisted.map(|(server, _)| server.clone()).collect()
+    }
+
+    /// Returns whether clients are shown different listings of a server because of their capabilities.
+    pub(crate) fn has_listings_of_clients(&self) -> bool {
+        let is_split = |entry: &RegisteredServer| match entry {
+            RegisteredServer::Shared(server) => server.splits_clients(),
+            _ => false,
+        };
+        self.servers().values().any(is_split)
     }
 
     /// Adds the configured tool names and pin states to a listing, and removes what is withheld.

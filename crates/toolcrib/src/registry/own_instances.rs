@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use super::instances::Instances;
 use super::shared_server::SharedServer;
 use crate::call::Call;
+use crate::model::listing::Listing;
 use crate::protocol::versions::Era;
 use crate::supervisor::Supervisor;
 use crate::util::locks::IgnorePoison as _;
@@ -37,7 +38,7 @@ impl SharedServer {
         let own =
             self.own.as_ref().filter(|_| self.splits_clients() && self.opens_session(call.client.era))?;
         let has_own = || own.instances.contains(&call.client_instance_key());
-        (has_own() || !self.joins(own, call.client.key, true)).then_some(own)
+        (has_own() || !self.joins(own, call, true)).then_some(own)
     }
 
     /// Returns whether clients of an era use the server in a session, as far as that is known. Only there it sends requests.
@@ -49,15 +50,18 @@ impl SharedServer {
         }
     }
 
-    /// Returns whether a client uses the shared instance: it did so before, or no connected client does. If `joins` is true, it
-    /// does so from now on.
-    fn joins(&self, own: &OwnInstances, client: u64, joins: bool) -> bool {
+    /// Returns whether the client of a call uses the shared instance: it did so before, or no connected client does and the
+    /// server is told of this client's capabilities. If `joins` is true, it does so from now on.
+    fn joins(&self, own: &OwnInstances, call: &Call, joins: bool) -> bool {
+        let client = call.client.key;
         let mut joined = own.joined.lock().ignore_poison();
         if joined.contains(&client) {
             return true;
         }
         let others: Vec<u64> = self.shared_supervisors().flat_map(Supervisor::clients).collect();
-        let may_join = others.contains(&client) || others.is_empty() && joined.is_empty();
+        let is_free = || others.is_empty() && joined.is_empty();
+        let is_told = || self.for_era(call.client.era).knows(&call.announced_capabilities());
+        let may_join = others.contains(&client) || is_free() && is_told();
         if may_join && joins {
             joined.push(client);
         }
@@ -69,12 +73,30 @@ impl SharedServer {
         let own = self.own.as_ref().filter(|_| self.splits_clients() && self.opens_session(call.client.era));
         match own.map(|own| (own, own.instances.supervisor(&call.client_instance_key()))) {
             Some((_, Some(supervisor))) => supervisor.is_listable(),
-            Some((own, None)) if !self.joins(own, call.client.key, false) => false,
+            Some((own, None)) if !self.joins(own, call, false) => false,
             _ => {
                 let instance = self.for_era(call.client.era);
                 instance.is_listable() || instance.spec().is_remote()
             }
         }
+    }
+
+    /// Returns what the client of a call is shown, if that may differ from the listing of the server: what its own instance
+    /// lists, or what was last listed to a client with the same capabilities.
+    pub(super) fn listing_for(&self, call: &Call) -> Option<Arc<Listing>> {
+        let own =
+            self.own.as_ref().filter(|_| self.splits_clients() && self.opens_session(call.client.era))?;
+        let supervisor = own.instances.supervisor(&call.client_instance_key());
+        let is_up = |supervisor: &Supervisor| supervisor.is_listable();
+        let listing = supervisor.filter(is_up).and_then(|supervisor| supervisor.listing());
+        listing.or_else(|| self.records.listing_store.listing_for(&call.announced_capabilities()))
+    }
+
+    /// Returns whether the client of a call is shown what other clients are listed, because none with its capabilities was.
+    pub(super) fn is_unlisted_for(&self, call: &Call) -> bool {
+        self.splits_clients()
+            && self.opens_session(call.client.era)
+            && !self.records.listing_store.is_listed_for(&call.announced_capabilities())
     }
 
     /// Drains the instance of a client that has disconnected. The shared instance is free for another one.

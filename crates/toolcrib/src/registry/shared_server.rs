@@ -31,7 +31,7 @@ pub(crate) struct SharedServer {
     /// The instances of single clients, if the server may have any.
     pub(super) own: Option<OwnInstances>,
     /// What all instances have in common.
-    records: ServerRecords,
+    pub(super) records: ServerRecords,
 }
 
 impl SharedServer {
@@ -142,7 +142,9 @@ impl SharedServer {
             }
         }
         let asked = self.for_era(call.client.era);
-        let lease = asked.lease(self.lease_client(asked, call.client.era)).await?;
+        let capabilities = self.splits_clients().then(|| call.announced_capabilities());
+        let client = LeaseClient { capabilities, ..self.lease_client(asked, call.client.era) };
+        let lease = asked.lease(client).await?;
         Ok((lease, LeaseOrigin::shared(self.key_of(asked), asked)))
     }
 
@@ -161,7 +163,7 @@ impl SharedServer {
 
     fn lease_client(&self, asked: &Supervisor, era: Era) -> LeaseClient {
         let mut others = self.shared_supervisors().filter(|supervisor| !supervisor.is_same(asked));
-        LeaseClient { era, is_other_up: others.any(|other| !other.is_asleep()) }
+        LeaseClient { era, is_other_up: others.any(|other| !other.is_asleep()), capabilities: None }
     }
 
     /// Returns whether a lease is on an instance of this server.
@@ -269,10 +271,9 @@ impl SharedServer {
         let main = &instances[0].status;
         // The instance that represents the server.
         let shown = if main.uptime.is_some() { main } else { *up.first().unwrap_or(&main) };
-        let records = &self.records;
-        let known = records.listing_store.get();
+        let ServerRecords { metrics, listing_store, stderr, .. } = &self.records;
+        let known = listing_store.get();
         let listing = self.listing();
-        let metrics = &records.metrics;
         ServerStatus {
             asks,
             start: main.start,
@@ -288,7 +289,7 @@ impl SharedServer {
             consecutive_failures: each().map(|status| status.consecutive_failures).max().unwrap_or(0),
             next_attempt_in: each().filter_map(|status| status.next_attempt_in).min(),
             last_error: each().filter_map(|status| status.last_error.clone()).max_by_key(|error| error.at),
-            stderr_tail: records.stderr.lines_after(0).into_iter().map(|line| line.text).collect(),
+            stderr_tail: stderr.lines_after(0).into_iter().map(|line| line.text).collect(),
             garbage_lines: each().map(|status| status.garbage_lines).sum(),
             memory: each().filter_map(|status| status.memory).reduce(|sum, memory| sum + memory),
             cpu_time: each().filter_map(|status| status.cpu_time).reduce(|sum, time| sum + time),

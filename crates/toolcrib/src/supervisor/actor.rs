@@ -39,6 +39,7 @@ use crate::model::instance_key::InstanceKey;
 use crate::model::listing::{FetchedListing, ListFailure, Listing};
 use crate::model::status::{LastError, ServerState};
 use crate::process::stderr::StderrTail;
+use crate::protocol::era::capabilities::ClientCapabilities;
 use crate::protocol::list_kind::{ListKind, ListKinds};
 use crate::protocol::versions::Era;
 use crate::spec::{Endpoint, KeepAlive, Pinning, ServerSpec, Sharing, StartPolicy};
@@ -89,6 +90,9 @@ pub(super) struct Actor {
     metrics: Arc<ServerMetrics>,
     stderr: Arc<StderrTail>,
     owner: Arc<InstanceOwner>,
+    /// The capabilities that the server is told of, if it is shared and sends requests to its clients: those of the client that
+    /// it was started for.
+    told: Option<ClientCapabilities>,
     services: SupervisorServices,
 }
 
@@ -131,6 +135,7 @@ impl Actor {
             metrics: records.metrics,
             stderr: records.stderr,
             owner,
+            told: None,
             services,
         };
         (actor, snapshot_rx)
@@ -194,13 +199,15 @@ impl Actor {
             Err(state) => return *state,
         };
         self.generation += 1;
+        self.told = self.lease_waiters.first().and_then(|request| request.client.capabilities.clone());
+        self.snapshot.send_modify(|snapshot| snapshot.told.clone_from(&self.told));
         let began = Instant::now();
         let spec = self.spec.clone();
         let context = self.launch_context();
         let plan = self.handshake_plan();
         let limit = spec.lifecycle.start_timeout;
         let pins = self.services.pins.for_server(&spec);
-        let is_shared = self.owner.key.is_shared();
+        let is_shared = self.owner.key.is_shared() && self.told.is_none();
         let launch_and_prepare = async {
             let mut launched = launch(&spec, plan, &context).await?;
             if let Some(pins) = &pins {
@@ -236,7 +243,13 @@ impl Actor {
             notifications: self.services.notifications.clone(),
             cache: self.services.cache.clone(),
             first_garbage_line: Arc::default(),
-            owner: self.owner.clone(),
+            owner: match &self.told {
+                None => self.owner.clone(),
+                told => {
+                    let key = self.owner.key.clone();
+                    Arc::new(InstanceOwner { key, capabilities: told.clone(), ..InstanceOwner::default() })
+                }
+            },
             declaration: self.services.declaration.clone(),
             secrets: self.services.secrets.clone(),
             on_question: self.on_question(),
@@ -390,7 +403,7 @@ impl Actor {
 
     /// Waits until the server's processes have ended. Nothing is started before that.
     async fn run_stopping(&mut self, connection: Arc<Connection>, mut then: AfterStop) -> ActorState {
-        if self.listing_store.instance_stopped(&self.owner.key) {
+        if self.listing_store.instance_stopped(&self.listing_key()) {
             self.services.listing_changes.report();
         }
         let mut stop = std::pin::pin!(connection.stop());

@@ -2,31 +2,23 @@
 //!
 //! There is one file per server and spec digest. A file that cannot be read or written costs a listing, never a call.
 
+mod file;
+
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use bytes::Bytes;
-
 use crate::model::instance_key::InstanceKey;
-use crate::model::listing::{ListFailure, ListedItem, Listing};
+use crate::model::listing::Listing;
 use crate::model::spoken_eras::SpokenEras;
-use crate::protocol::era::capabilities::{CREATE_MESSAGE, ELICIT, LIST_ROOTS};
-use crate::protocol::json::object::{self, Object};
-use crate::protocol::list_kind::ListKind;
+use crate::protocol::era::capabilities::{CREATE_MESSAGE, ClientCapabilities, ELICIT, LIST_ROOTS};
 use crate::protocol::versions::{Era, Revision};
 use crate::spec::{ServerSpec, TransportKind};
-use crate::util::files::{self, FileMode, ReplaceOptions};
 use crate::util::locks::IgnorePoison as _;
 
 /// The name of the HTTP+SSE transport.
 const SSE: &str = TransportKind::Sse.as_str();
-
-/// The member for the eras that the server speaks.
-const ERAS: &str = "eras";
-
-/// The member for the first request that the server was seen to send during a call.
-const ASKS: &str = "asks";
 
 /// The requests that a server sends to clients.
 const QUESTIONS: [&str; 3] = [CREATE_MESSAGE, ELICIT, LIST_ROOTS];
@@ -38,7 +30,12 @@ pub(crate) struct SavedListing {
     pub(crate) eras: SpokenEras,
     /// The first request that the server was seen to send during a call.
     pub(crate) asks: Option<&'static str>,
+    by_capabilities: ListingsByCapabilities,
 }
+
+/// What was listed to clients with certain capabilities; `None` if that was the listing of the server. See
+/// [`ClientCapabilities::to_bits`].
+type ListingsByCapabilities = BTreeMap<u8, Option<Arc<Listing>>>;
 
 /// A server's listing together with the facts from its handshake.
 #[derive(Debug, Clone, PartialEq)]
@@ -83,6 +80,7 @@ struct SharedListing {
     /// The shared instance that sent the base, while it runs.
     source: Option<InstanceKey>,
     announced: Option<AnnouncedChange>,
+    by_capabilities: ListingsByCapabilities,
 }
 
 /// A listing change that one instance has announced. It applies while that instance runs.
@@ -174,6 +172,7 @@ impl ListingStore {
                 if let Some(method) = saved.asks {
                     self.record_question(method);
                 }
+                shared.by_capabilities.clone_from(&saved.by_capabilities);
             }
             shared.base = saved.map(|saved| saved.known);
         }
@@ -226,6 +225,38 @@ impl ListingStore {
         shared.current().filter(|current| before.as_ref() != Some(current)).cloned()
     }
 
+    /// Returns the listing that clients with these capabilities are shown: what was listed to such a client, if that is known.
+    pub(crate) fn shown_to(&self, capabilities: Option<&ClientCapabilities>) -> Option<KnownListing> {
+        let known = self.get()?;
+        let listing = capabilities.and_then(|capabilities| self.listing_for(capabilities));
+        Some(KnownListing { listing: listing.unwrap_or(known.listing.clone()), ..known })
+    }
+
+    /// Returns what was listed to clients with these capabilities, if it differs from the listing of the server.
+    pub(crate) fn listing_for(&self, capabilities: &ClientCapabilities) -> Option<Arc<Listing>> {
+        self.lock().by_capabilities.get(&capabilities.to_bits()).cloned().flatten()
+    }
+
+    /// Returns whether the server was listed to a client with these capabilities.
+    pub(crate) fn is_listed_for(&self, capabilities: &ClientCapabilities) -> bool {
+        self.lock().by_capabilities.contains_key(&capabilities.to_bits())
+    }
+
+    /// Records what was listed to a client with these capabilities, and returns whether that is new.
+    pub(crate) fn record_for(&self, capabilities: &ClientCapabilities, listing: &Arc<Listing>) -> bool {
+        let mut shared = self.lock();
+        let bits = capabilities.to_bits();
+        let has_same_lists = |other: &Listing| listing.changed_kinds(other).is_empty();
+        let is_same = shared.current().is_some_and(|current| has_same_lists(&current.listing));
+        let own = (!is_same).then(|| listing.clone());
+        let before = shared.by_capabilities.insert(bits, own);
+        match before {
+            Some(None) => !is_same,
+            Some(Some(before)) => is_same || !has_same_lists(&before),
+            None => true,
+        }
+    }
+
     /// Returns whether the listing comes from the shared instance with this key, which runs.
     pub(crate) fn is_source(&self, key: &InstanceKey) -> bool {
         self.lock().source.as_ref() == Some(key)
@@ -237,104 +268,15 @@ impl ListingStore {
         shared.source.take_if(|source| source == key);
         shared.remove_announced(key)
     }
-
-    /// Reads the file. A file from before prompts and resources were listed counts as missing.
-    pub(crate) fn load(&self) -> Option<SavedListing> {
-        let text = Bytes::from(std::fs::read(self.file.as_ref()?).ok()?);
-        let members = Object::parse(&text).ok()?;
-        let known = &members;
-        let list = |kind: ListKind| {
-            let parsed = ListedItem::parse_all(kind, known.get(kind.list_member())?, usize::MAX).ok()?;
-            Some(parsed.items)
-        };
-        let unknown = known.get("unknown").and_then(|raw| object::parse_array(raw).ok()).unwrap_or_default();
-        let is_unknown = |kind: ListKind| {
-            unknown.iter().any(|raw| object::as_string(raw).is_some_and(|list| list == kind.list_member()))
-        };
-        let listing = Listing {
-            unknown: ListKind::ALL
-                .map(|kind| is_unknown(kind).then(|| Arc::new(ListFailure::from_disk(kind)))),
-            tools: list(ListKind::Tools)?,
-            prompts: list(ListKind::Prompts)?,
-            resources: list(ListKind::Resources)?,
-            templates: list(ListKind::Templates)?,
-            server_info: known.get("serverInfo").cloned(),
-            capabilities: known.get("capabilities")?.clone(),
-            instructions: known.get_string("instructions").map(std::borrow::Cow::into_owned),
-            ..Listing::default()
-        };
-        let revision: Revision = known.get_string("revision")?.parse().ok()?;
-        let eras = known.get(ERAS).and_then(|raw| Object::parse(raw).ok()).unwrap_or_default();
-        let spoken = SpokenEras::default().with(revision.era(), true);
-        let eras = [Era::Session, Era::Stateless].into_iter().fold(spoken, |spoken, era| {
-            match eras.get(era.as_str()).map(|raw| &**raw) {
-                Some(b"true") => spoken.with(era, true),
-                Some(b"false") => spoken.with(era, false),
-                _ => spoken,
-            }
-        });
-        let known = KnownListing {
-            revision,
-            is_legacy_sse: known.get_string("transport").as_deref() == Some(SSE),
-            listing: Arc::new(listing),
-        };
-        let asks = members.get_string(ASKS);
-        let asks = QUESTIONS.into_iter().find(|method| asks.as_deref() == Some(*method));
-        Some(SavedListing { known, eras, asks })
-    }
-
-    /// Writes a listing to disk. Readers never see an incomplete one. A listing without known tools is not written: the
-    /// server counts as never listed for the next gateway.
-    pub(crate) fn save(&self, known: &KnownListing) -> std::io::Result<()> {
-        let Some(file) = &self.file else { return Ok(()) };
-        if known.listing.unknown_list(ListKind::Tools).is_some() {
-            return Ok(());
-        }
-        let folder = file.parent().unwrap_or(Path::new("."));
-        files::create_private_folder(folder)?;
-        let mut text = Object::default();
-        text.set_unchecked("revision", object::to_json_string(known.revision.as_str()));
-        if let Some(info) = &known.listing.server_info {
-            text.set_unchecked("serverInfo", info.clone());
-        }
-        if known.is_legacy_sse {
-            text.set_unchecked("transport", object::to_json_string(SSE));
-        }
-        let exited_in = self.lock().exited_in;
-        let eras = self.eras();
-        let mut spoken = Object::default();
-        for era in [Era::Session, Era::Stateless].into_iter().filter(|era| exited_in != Some(*era)) {
-            if let Some(speaks) = eras.speaks(era) {
-                spoken.set_unchecked(era.as_str(), if speaks { "true" } else { "false" });
-            }
-        }
-        text.set_unchecked(ERAS, spoken.to_bytes());
-        if let Some(method) = self.asks() {
-            text.set_unchecked(ASKS, object::to_json_string(method));
-        }
-        text.set_unchecked("capabilities", known.listing.capabilities.clone());
-        if let Some(instructions) = &known.listing.instructions {
-            text.set_unchecked("instructions", object::to_json_string(instructions));
-        }
-        let is_unknown = |kind: &ListKind| known.listing.unknown_list(*kind).is_some();
-        let unknown: Vec<&str> =
-            ListKind::ALL.iter().filter(|kind| is_unknown(kind)).map(|kind| kind.list_member()).collect();
-        if !unknown.is_empty() {
-            text.set_unchecked("unknown", serde_json::json!(unknown).to_string());
-        }
-        for kind in ListKind::ALL {
-            let items: Vec<&[u8]> = known.listing.items(kind).iter().map(|item| &*item.definition).collect();
-            text.set_unchecked(kind.list_member(), [b"[", &*items.join(&b","[..]), b"]"].concat());
-        }
-        let options = ReplaceOptions { mode: FileMode::Private, sync: false };
-        files::replace_file(file, &text.to_bytes(), options)
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
-    use crate::model::listing::ToolHints;
+    use crate::model::listing::{ListFailure, ListedItem, ToolHints};
+    use crate::protocol::list_kind::ListKind;
     use crate::spec::{CommandSpec, ServerSpec};
 
     fn spec(program: &str) -> ServerSpec {
@@ -366,7 +308,10 @@ mod tests {
         assert_eq!(store.load(), None);
         store.save(&full_listing()).unwrap();
         let eras = SpokenEras::default().with(Era::Session, true);
-        assert_eq!(store.load(), Some(SavedListing { known: full_listing(), eras, asks: None }));
+        assert_eq!(
+            store.load(),
+            Some(SavedListing { known: full_listing(), eras, asks: None, by_capabilities: BTreeMap::new() })
+        );
         #[cfg(unix)]
         for path in [&listings, store.file.as_ref().unwrap()] {
             use std::os::unix::fs::PermissionsExt as _;
@@ -477,6 +422,28 @@ mod tests {
         let restarted = ListingStore::new(&spec("x"), Some(folder.path()));
         restarted.get();
         assert_eq!(restarted.asks(), Some(ELICIT));
+    }
+
+    #[test]
+    fn listing_for_some_capabilities_is_saved_if_it_differs() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = ListingStore::new(&spec("x"), Some(folder.path()));
+        store.record(&InstanceKey::Shared, full_listing(), None, false);
+        let full = full_listing().listing;
+        let mut fewer = Listing::clone(&full);
+        fewer.tools.pop();
+        let fewer = Arc::new(fewer);
+        let (all, none) = (ClientCapabilities::all(), ClientCapabilities::default());
+        assert!(
+            !store.is_listed_for(&all) && store.record_for(&all, &full) && store.record_for(&none, &fewer)
+        );
+        assert!(!store.record_for(&all, &full) && !store.record_for(&none, &fewer));
+        store.save(&full_listing()).unwrap();
+        let restarted = ListingStore::new(&spec("x"), Some(folder.path()));
+        assert_eq!(restarted.shown_to(Some(&none)).unwrap().listing, fewer);
+        assert_eq!(restarted.shown_to(Some(&all)).unwrap().listing, full);
+        assert!(restarted.is_listed_for(&all) && restarted.listing_for(&all).is_none());
+        assert!(restarted.record_for(&none, &full) && restarted.listing_for(&none).is_none());
     }
 
     #[test]

@@ -82,6 +82,12 @@ impl StartFailure {
     pub(crate) fn new(error: Error) -> Self {
         Self { error, exited_in_both_eras: false, exited_late: false, refused_era: None }
     }
+
+    /// Creates the failure of a server that exited when the only era was tried in which it is of use.
+    fn exited_in(era: Era, is_only_exit: bool) -> Self {
+        let error = misconfigured(format!("it exited when the {} era was tried", era.as_str()));
+        Self { refused_era: Some(RefusedEra { era, is_only_exit }), ..Self::new(error) }
+    }
 }
 
 /// A server that was started.
@@ -166,9 +172,7 @@ pub(crate) async fn launch(
                 && !spec.is_remote()
                 && (tried == Era::Stateless || refusal.is_some()) =>
         {
-            let refused_era = Some(RefusedEra { era: tried, is_only_exit: refusal.is_none() });
-            let error = misconfigured(format!("it exited when the {} era was tried", tried.as_str()));
-            return Err(StartFailure { refused_era, ..StartFailure::new(error) });
+            return Err(StartFailure::exited_in(tried, refusal.is_none()));
         }
         Err(HandshakeError::Exited { tried, refusal }) => {
             refused_by_exit = Some(RefusedEra { era: tried, is_only_exit: refusal.is_none() });
@@ -205,13 +209,7 @@ pub(crate) async fn launch(
         let refused_era = Some(refused_era.unwrap_or(RefusedEra::answered(required)));
         return Err(StartFailure { refused_era, ..failed(error) });
     }
-    // An exit on `initialize` is more often a crash, so that alone is not a refusal of sessions.
-    let is_crash = |refused: &RefusedEra| refused.is_only_exit && refused.era == Era::Session;
-    let refused_era = refused_era.filter(|refused| !is_crash(refused));
-    // An instance for stateless clients that runs in a session serves all clients.
-    let was_silent = plan == HandshakePlan::Prefer(Era::Stateless) && era == Era::Session;
-    let silence = RefusedEra { era: Era::Stateless, is_only_exit: true };
-    let refused_era = refused_era.or((was_silent && spec.has_instance_per_era()).then_some(silence));
+    let refused_era = refusal_to_remember(spec, plan, era, refused_era);
     let fetched = fetch_listing(&connection).await.map_err(failed)?;
     // An error that the server answered with concerns only the list.
     let mut causes = fetched.failures.iter().filter(|failure| failure.kind == ListKind::Tools);
@@ -219,6 +217,23 @@ pub(crate) async fn launch(
         Some(cause) => Err(failed(cause)),
         None => Ok(Launched { connection, fetched, refused_era }),
     }
+}
+
+/// Returns what a successful start in `era` shows about the other one, if that is to be remembered.
+fn refusal_to_remember(
+    spec: &ServerSpec,
+    plan: HandshakePlan,
+    era: Era,
+    refused: Option<RefusedEra>,
+) -> Option<RefusedEra> {
+    // An exit on `initialize` is more often a crash, so that alone is not a refusal of sessions.
+    let is_crash = |refused: &RefusedEra| refused.is_only_exit && refused.era == Era::Session;
+    // An instance for stateless clients that runs in a session serves all clients.
+    let was_silent = plan == HandshakePlan::Prefer(Era::Stateless) && era == Era::Session;
+    let silence = RefusedEra { era: Era::Stateless, is_only_exit: true };
+    refused
+        .filter(|refused| !is_crash(refused))
+        .or((was_silent && spec.has_instance_per_era()).then_some(silence))
 }
 
 /// Looks up the secrets that a server's command or headers refer to.
@@ -289,8 +304,7 @@ async fn connect(
             }
         };
     if handshake.revision.era() == Era::Session {
-        mux.enable_ping();
-        mux.remember_clients();
+        mux.enable_session();
         if matches!(peer, Peer::Remote) {
             // Log messages may arrive on another stream than the response, and later.
             mux.remember_last_client();

@@ -309,20 +309,15 @@ impl Mux {
         self.inner.pending().in_flight()
     }
 
-    /// Remembers the clients of calls from now on, if anyone wants to know of requests to them.
-    pub(super) fn remember_clients(&self) {
-        if self.inner.on_question.is_some() {
-            self.inner.pending().remember_clients();
-        }
-    }
-
     /// Returns the remembered clients.
     pub(super) fn clients(&self) -> Vec<u64> {
-        self.inner.pending().clients().to_vec()
+        self.inner.pending().clients().as_ref().map_or_else(Vec::new, |clients| clients.as_slice().to_vec())
     }
 
     pub(super) fn forget_client(&self, client: u64) {
-        self.inner.pending().forget_client(client);
+        if let Some(clients) = self.inner.pending().clients() {
+            clients.remove(client);
+        }
     }
 
     /// Returns a count that grows with every read from the server.
@@ -372,9 +367,13 @@ impl Mux {
         self.inner.is_log_level_set.store(true, Ordering::Relaxed);
     }
 
-    /// Records that the server can be pinged.
-    pub(super) fn enable_ping(&self) {
+    /// Records that the server has opened a session: it can be pinged, and may send requests to clients, which are remembered if
+    /// anyone wants to know of such requests.
+    pub(super) fn enable_session(&self) {
         self.inner.has_ping.store(true, Ordering::Relaxed);
+        if self.inner.on_question.is_some() {
+            self.inner.pending().clients().get_or_insert_default();
+        }
     }
 
     /// Returns whether the server turned out to speak HTTP+SSE.

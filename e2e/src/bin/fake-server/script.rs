@@ -67,6 +67,8 @@ pub(crate) struct Script {
     pub(crate) list_page: bool,
     /// A name in the answers, so that servers can be told apart.
     pub(crate) name: String,
+    /// Lists a tool for each capability of the client.
+    pub(crate) tool_per_capability: bool,
     /// Run as that grandchild.
     pub(crate) linger: bool,
 }
@@ -110,6 +112,7 @@ impl Script {
                 "--page" => script.page = Some(value()?.clone()),
                 "--list-page" => script.list_page = true,
                 "--name" => script.name.clone_from(value()?),
+                "--tool-per-capability" => script.tool_per_capability = true,
                 "--linger" => script.linger = true,
                 _ => return Err(format!("unknown flag {flag}")),
             }

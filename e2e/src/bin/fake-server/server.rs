@@ -180,6 +180,9 @@ impl Server {
         let mut all = tools::definitions(self.script.tools, self.state().added);
         all.extend(self.script.record_dir.is_some().then(records::definition));
         all.extend(extensions::definitions(self));
+        if self.script.tool_per_capability {
+            all.extend(tools::definitions_for(&self.state().client_capabilities));
+        }
         let description =
             self.script.description_file.as_ref().and_then(|file| std::fs::read_to_string(file).ok());
         if let Some(text) = description {

@@ -52,6 +52,12 @@ pub(crate) fn definitions(extra: usize, added: usize) -> Vec<Value> {
     useful.chain(fillers).chain(new).collect()
 }
 
+/// Returns the definitions of a tool for each capability of the client.
+pub(crate) fn definitions_for(client_capabilities: &Value) -> Vec<Value> {
+    let names = client_capabilities.as_object().into_iter().flat_map(|object| object.keys());
+    names.map(|name| definition(&format!("use_{name}"), &[])).collect()
+}
+
 fn definition(name: &str, arguments: &[&str]) -> Value {
     let property = |argument: &&str| {
         let kind = if matches!(*argument, "ms" | "steps" | "n" | "code" | "bytes" | "levels" | "ttlMs") {

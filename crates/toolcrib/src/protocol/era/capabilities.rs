@@ -214,6 +214,12 @@ impl ClientCapabilities {
         needed.iter().zip(present).all(|(needed, present)| !needed || present)
     }
 
+    /// Returns the requests that servers can send this client, as a number.
+    pub(crate) fn to_bits(&self) -> u8 {
+        let kinds = [self.sampling, self.sampling_tools, self.form, self.url, self.roots];
+        kinds.into_iter().rev().fold(0, |bits, has| bits << 1 | u8::from(has))
+    }
+
     /// Returns the object as the client sent it.
     pub fn as_json(&self) -> &Bytes {
         &self.raw

@@ -10,7 +10,7 @@ impl Actor {
             return plan;
         }
         let spoken = self.listing_store.eras();
-        let client = self.lease_waiters.first().map(|request| request.client);
+        let client = self.lease_waiters.first().map(|request| &request.client);
         let wanted = match &self.owner.key {
             InstanceKey::Stateless(_) => Era::Stateless,
             _ if self.spec.has_instance_per_era() => Era::Session,
@@ -30,7 +30,7 @@ impl Actor {
     }
 
     /// Returns whether an instance for one era is of no use in the other one, because there is another instance for that.
-    fn requires_era(&self, era: Era, client: Option<LeaseClient>) -> bool {
+    fn requires_era(&self, era: Era, client: Option<&LeaseClient>) -> bool {
         let spoken = self.listing_store.eras();
         match self.spec.is_remote() {
             true if matches!(self.owner.key, InstanceKey::Stateless(_)) => true,

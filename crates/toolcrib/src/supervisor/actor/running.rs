@@ -3,7 +3,6 @@
 use super::*;
 use crate::cache::Invalidation;
 use crate::model::caller::Caller;
-use crate::protocol::era::capabilities::ClientCapabilities;
 use crate::supervisor::lease::{LeasedServer, ReleaseReport};
 use crate::supervisor::lease_gate::LeaseGate;
 use crate::supervisor::recent_callers::RecentCallers;
@@ -328,18 +327,23 @@ impl Actor {
         let changed = last.map_or(ListKinds::ALL, |last| known.listing.changed_kinds(last));
         self.update_list_failures(fetched);
         self.update_pinned_items(&known.listing);
-        let key = &self.owner.key;
-        let server_before = self.listing_store.get();
+        let key = &self.listing_key();
+        let server_before = self.listing_store.shown_to(self.told_capabilities());
         let previous = self.known_listing.replace(known.clone());
         self.snapshot.send_modify(|snapshot| {
             snapshot.known_listing = Some(known.clone());
             snapshot.list_failures.clone_from(&self.list_failures);
         });
-        let Some(known) = self.listing_store.record(key, known.clone(), previous.as_ref(), is_change) else {
-            let before =
-                if is_change { previous } else { server_before.filter(|_| self.has_extended_owner()) };
+        let recorded = self.listing_store.record(key, known.clone(), previous.as_ref(), is_change);
+        let is_new_for_client = self
+            .told_capabilities()
+            .is_some_and(|capabilities| self.listing_store.record_for(capabilities, &known.listing));
+        let Some(known) = recorded else {
+            let shows_own = self.has_extended_owner() || is_new_for_client;
+            let before = if is_change { previous } else { server_before.filter(|_| shows_own) };
             self.notify_list_changes(before.as_ref(), &known);
-            return UpdatedListing { changed, unsaved: None };
+            let unsaved = self.listing_store.get().filter(|_| is_new_for_client);
+            return UpdatedListing { changed, unsaved };
         };
         let has_changed = server_before.as_ref().is_none_or(|before| before.listing != known.listing);
         if has_changed {
@@ -387,6 +391,21 @@ impl Actor {
         self.owner.capabilities.as_ref().is_some_and(ClientCapabilities::has_extensions)
     }
 
+    /// Returns the capabilities that the server was told of, if its listing may depend on them and is remembered with them.
+    fn told_capabilities(&self) -> Option<&ClientCapabilities> {
+        let of_owner = self.owner.capabilities.as_ref().filter(|_| self.spec.sharing == Sharing::Auto);
+        self.told.as_ref().or(of_owner)
+    }
+
+    /// Returns the key under which listings of this instance are recorded. What the shared instance lists for one client is
+    /// not what all are shown.
+    pub(super) fn listing_key(&self) -> InstanceKey {
+        match &self.told {
+            Some(told) => InstanceKey::Client { number: 0, capabilities: told.as_json().clone() },
+            None => self.owner.key.clone(),
+        }
+    }
+
     /// Saves a listing of the server.
     pub(super) fn save_listing(&self, known: KnownListing) {
         self.services.write_now(&self.spec.id, self.listing_write(known));
@@ -426,7 +445,7 @@ impl Actor {
 
     /// Compares a listing with the approved definitions, before it is shown or a lease is granted.
     pub(super) fn update_pinned_items(&mut self, listing: &Arc<Listing>) {
-        let is_complete = self.owner.key.is_shared();
+        let is_complete = self.owner.key.is_shared() && self.told.is_none();
         let pins = self.services.check_pins(&self.spec, listing, is_complete);
         let pins = pins.filter(|_| self.spec.pin == Pinning::Strict);
         self.pinned_items = pins.map(|pins| PinnedItems { pins, listing: listing.clone() });
@@ -545,6 +564,7 @@ impl Actor {
                 matches!(state, ActorState::Draining { server, .. } if server.gate().leases() > 0);
             snapshot.leased = server.map(|server| Arc::downgrade(&server.leased)).unwrap_or_default();
             snapshot.generation = self.generation;
+            snapshot.told.clone_from(&self.told);
             snapshot.up_since = server.map(|server| server.up_since);
             snapshot.connection = server.map(|server| Arc::downgrade(&server.connection)).unwrap_or_default();
             snapshot.last_error.clone_from(&self.last_error);
