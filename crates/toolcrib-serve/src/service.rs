@@ -163,6 +163,7 @@ impl RequestContext {
             era: Era::Stateless,
             capabilities: meta.capabilities.clone(),
             log_level: meta.log_level,
+            has_one_server: scope.view.server().is_some(),
         };
         let has_extensions = client.capabilities.has_extensions();
         let scope = EndpointScope { client_name: meta.client_name.clone(), ..scope };

@@ -239,7 +239,7 @@ impl PipeClient {
         }
     }
 
-    /// Forwards a notification of an extension, in the era that it declares or in the session.
+    /// Forwards a notification that the protocol does not define, in the era that it declares or in the session.
     fn forward_notification(&self, method: String, params: Option<Bytes>) {
         let Ok(mut params) = params.map_or(Ok(Object::default()), |params| Object::parse(&params)) else {
             return;

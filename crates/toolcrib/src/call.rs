@@ -5,6 +5,7 @@ pub mod client_context;
 pub(crate) mod client_declaration;
 pub mod client_handlers;
 pub mod executor;
+pub(crate) mod instance_clients;
 mod requests;
 pub(crate) mod trace;
 pub mod trace_meta;

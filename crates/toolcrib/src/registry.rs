@@ -17,11 +17,13 @@ use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio::time::Instant;
 
 use crate::cache::Invalidation;
+use crate::call::client_context::ClientContext;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::instance_key::InstanceKey;
 use crate::model::listing::{ListTtl, Listing};
 use crate::model::status::ServerStatus;
 use crate::process::stderr::StderrTail;
+use crate::protocol::era::capabilities::Client;
 use crate::protocol::list_kind::ListKind;
 use crate::spec::{Endpoint, Roster, ServerId, ServerSpec};
 use crate::supervisor::listing_store::ListingStore;
@@ -456,6 +458,13 @@ impl Registry {
             RegisteredServer::Disabled(_) => Err(disabled_error(server)),
             enabled => Ok(enabled),
         })
+    }
+
+    /// Adds a client that has opened a session at the endpoint of one server.
+    pub(crate) fn client_connected(&self, server: &ServerId, client: &Client, context: &Arc<ClientContext>) {
+        if let Some(Ok(RegisteredServer::Shared(shared))) = self.get(server) {
+            shared.for_era(client.era).clients().add(client, Some(context));
+        }
     }
 
     /// Drains the instances that belong to a client that has disconnected.

@@ -29,6 +29,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::access::pins::PinnedItems;
 use crate::call::client_context::InstanceOwner;
+use crate::call::instance_clients::InstanceClients;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::listing::{ListFailure, ListTtl, Listing};
 use crate::model::status::{LastError, ListingError, ServerState, ServerStatus};
@@ -215,6 +216,7 @@ struct SupervisorInner {
     stderr: Arc<StderrTail>,
     start_gate: Arc<StartGate>,
     suspend_clock: SuspendClock,
+    owner: Arc<InstanceOwner>,
 }
 
 impl Supervisor {
@@ -268,7 +270,7 @@ impl Supervisor {
         let stderr = records.stderr.clone();
         let start_gate = records.start_gate.clone();
         let actor_mailbox = ActorMailbox { sender: Arc::downgrade(&mailbox), commands };
-        let (actor, snapshot) = Actor::new(spec.clone(), actor_mailbox, records, owner, services);
+        let (actor, snapshot) = Actor::new(spec.clone(), actor_mailbox, records, owner.clone(), services);
         tasks.spawn_boxed(async move {
             for old in replaced {
                 old.wait_until_draining().await;
@@ -284,11 +286,17 @@ impl Supervisor {
             stderr,
             start_gate,
             suspend_clock,
+            owner,
         }))
     }
 
     pub(crate) fn spec(&self) -> &ServerSpec {
         &self.0.spec
+    }
+
+    /// Returns the clients of the instance.
+    pub(crate) fn clients(&self) -> &InstanceClients {
+        &self.0.owner.clients
     }
 
     fn state(&self) -> ServerState {

@@ -18,7 +18,6 @@ mod seen_clients;
 mod subscriptions;
 mod task_call;
 pub(crate) mod transport;
-mod unknown_method;
 
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
@@ -50,7 +49,6 @@ use pending::ResponseReceiver;
 use subscriptions::ResourceSubscriptions;
 use task_call::TaskOnlyTools;
 use transport::MessageLimit;
-use unknown_method::UnknownMethodError;
 
 /// Interval at which [`Connection::ping`] checks for other activity of the server.
 const ACTIVITY_POLL: Duration = Duration::from_millis(50);
@@ -71,7 +69,6 @@ pub(crate) struct Connection {
     call_queue: FairQueue,
     subscriptions: ResourceSubscriptions,
     task_only_tools: TaskOnlyTools,
-    unknown_method_error: UnknownMethodError,
 }
 
 /// The part of a spec that every call on a connection follows. It can be replaced while the connection is open.
@@ -252,6 +249,7 @@ impl Connection {
         if self.era() == Era::Session && call.params.get(input::REQUEST_STATE).is_some() {
             return Ok(self.to_outcome(ResponsePayload::Error(input::invalid_state_error())));
         }
+        self.add_client(call);
         if call.is_notification {
             return self.notify_for(call, own_name);
         }
@@ -295,6 +293,11 @@ impl Connection {
             response = Box::pin(self.await_task_result(call, response, &deadline)).await?;
         }
         Ok(self.to_outcome(response))
+    }
+
+    /// Records that a client uses the instance.
+    pub(crate) fn add_client(&self, call: &Call) {
+        self.mux.clients().add(&call.client, call.client_context.as_ref());
     }
 
     /// Sends a notification of a client. The outcome is an empty result.

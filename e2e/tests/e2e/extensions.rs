@@ -96,8 +96,7 @@ fn per_client_list_comes_from_the_clients_own_instance() {
 
 #[test]
 fn requests_of_an_announced_extension_reach_the_server() {
-    let plain = server("plain", "session", &json!({}), &[]);
-    let home = home(&(server("s", "session", &example(), &[]) + &plain));
+    let home = home(&server("s", "session", &example(), &[]));
     let gateway = home.serve();
     for (era, path) in BOTH_ERAS.into_iter().flat_map(|era| ["/mcp", "/mcp/s/s"].map(|path| (era, path))) {
         let mut client = client(&gateway, path, era, &json!({}));
@@ -105,13 +104,36 @@ fn requests_of_an_announced_extension_reach_the_server() {
         let result = &answer["result"];
         assert_eq!((&result["method"], &result["message"]), (&json!("chat/say"), &json!("hi")), "{answer}");
     }
-    let mut other = client(&gateway, "/mcp/s/plain", Era::Session, &example());
-    let refused = other.request("chat/say", &json!({})).message();
-    assert_eq!(refused["error"]["code"], -32601, "the server announced nothing: {refused}");
     for method in ["sampling/createMessage", "roots/list", "notifications/chat/x"] {
         let refused = client(&gateway, "/mcp/s/s", Era::Session, &json!({})).request(method, &json!({}));
         assert_eq!(refused.code(), Some(-32601), "{method}");
     }
+}
+
+#[test]
+fn unknown_requests_reach_a_server_at_its_own_endpoint() {
+    let capability = json!({"events": {}});
+    let config = server("plain", "session", &json!({}), &[]) + &server("ev", "stateless", &capability, &[]);
+    let home = home(&config);
+    let gateway = home.serve();
+    for (era, server) in BOTH_ERAS.into_iter().flat_map(|era| ["plain", "ev"].map(|server| (era, server))) {
+        let mut one = client(&gateway, &format!("/mcp/s/{server}"), era, &json!({}));
+        let answer = one.request("events/list", &json!({"message": "hi"})).message();
+        let result = &answer["result"];
+        assert_eq!((&result["server"], &result["message"]), (&json!(server), &json!("hi")), "{answer}");
+        let mut all = client(&gateway, "/mcp", era, &json!({}));
+        assert_eq!(all.request("events/list", &json!({})).code(), Some(-32601), "{era:?}");
+    }
+    assert_eq!(told_capabilities(&gateway, "/mcp/s/ev", Era::Stateless)["events"], json!({}));
+}
+
+#[test]
+fn first_message_of_an_unknown_method_starts_the_server() {
+    let home = home(&server("plain", "session", &json!({}), &[]));
+    let gateway = home.serve();
+    let mut one = HttpClient::new(gateway.address, "/mcp/s/plain", Era::Stateless);
+    let answer = one.request("events/list", &json!({"message": "hi"})).message();
+    assert_eq!(answer["result"]["message"], "hi", "{answer}");
 }
 
 #[test]
@@ -141,7 +163,7 @@ fn denied_server_gets_no_messages_of_extensions() {
 }
 
 #[test]
-fn notifications_of_a_client_reach_servers_that_announced_extensions() {
+fn notifications_of_a_client_reach_the_servers_that_they_are_for() {
     let plain = server("plain", "session", &json!({}), &[]);
     let home = home(&(server("s", "session", &example(), &[]) + &plain));
     let gateway = home.serve();
@@ -159,7 +181,11 @@ fn notifications_of_a_client_reach_servers_that_announced_extensions() {
     });
     let sent = |path: &str| json!({"method": "notifications/chat/typing", "params": {"at": path}});
     assert_eq!(received, json!([sent("/mcp"), sent("/mcp/s/s")]));
-    assert_eq!(client.text("plain__notifications", &json!({})), "[]");
+    wait_until("the one at the endpoint of the server arrives", || {
+        client.text("plain__notifications", &json!({})) != "[]"
+    });
+    let received: Value = client.text("plain__notifications", &json!({})).parse().unwrap();
+    assert_eq!(received, json!([sent("/mcp/s/plain")]), "it announced nothing");
 }
 
 #[test]
@@ -177,6 +203,57 @@ fn notifications_of_a_server_reach_only_the_calling_client() {
         let mut plain = client(&gateway, "/mcp", era, &json!({}));
         assert_eq!(plain.request("tools/call", &tell).messages().len(), 1, "it announced nothing");
     }
+}
+
+#[test]
+fn unknown_notifications_of_a_server_reach_the_caller_at_its_endpoint() {
+    let home = home(&server("s", "session", &json!({}), &[]));
+    let gateway = home.serve();
+    for era in BOTH_ERAS {
+        let mut plain = client(&gateway, "/mcp/s/s", era, &json!({}));
+        let arguments = json!({"method": "notifications/chat/new", "message": "hi"});
+        let tell = json!({"name": "tell_client", "arguments": arguments});
+        let messages = plain.request("tools/call", &tell).messages();
+        assert_eq!(messages.len(), 2, "{era:?} {messages:?}");
+        assert_eq!(messages[0]["method"], "notifications/chat/new");
+        assert_eq!(messages[0]["params"], json!({"message": "hi"}));
+    }
+}
+
+#[test]
+fn unknown_request_of_a_server_is_answered_by_the_caller_at_its_endpoint() {
+    let home = home(&server("s", "session", &json!({}), &[]));
+    let gateway = home.serve();
+    let mut plain = client(&gateway, "/mcp/s/s", Era::Session, &json!({}));
+    let mut stream = plain.open("tools/call", &json!({"name": "ask", "arguments": {"method": "chat/pick"}}));
+    let question = stream.next_event().unwrap();
+    assert_eq!(question["method"], "chat/pick", "{question}");
+    let answer = json!({"jsonrpc": "2.0", "id": question["id"], "result": {"picked": 7}});
+    assert_eq!(plain.post_raw("", None, &answer.to_string()).status, 202);
+    let response = stream.next_event().unwrap();
+    assert_eq!(response["result"]["content"][0]["text"], r#"{"picked":7}"#, "{response}");
+}
+
+#[test]
+fn late_notification_of_a_shared_server_reaches_its_only_client() {
+    let home = home(&server("s", "session", &json!({}), &[]));
+    let gateway = home.serve();
+    let arguments = json!({"method": "notifications/chat/late", "message": "hi", "late": true});
+    let mut first = client(&gateway, "/mcp/s/s", Era::Session, &json!({}));
+    let mut stream = first.send_without_body("GET");
+    assert_eq!(first.text("tell_client", &arguments), "told");
+    let late = stream.next_event().unwrap();
+    assert_eq!(late["params"], json!({"message": "hi"}), "{late}");
+
+    let mut second = client(&gateway, "/mcp/s/s", Era::Session, &json!({}));
+    assert_eq!(second.text("tell_client", &arguments), "told");
+    // An answer after the notification shows that the server has sent it.
+    second.text("sleep", &json!({"ms": 400}));
+    second.send_without_body("DELETE");
+    let said = json!({"method": "notifications/chat/late", "message": "again", "late": true});
+    assert_eq!(first.text("tell_client", &said), "told");
+    let late = stream.next_event().unwrap();
+    assert_eq!(late["params"], json!({"message": "again"}), "with two clients, it reached one: {late}");
 }
 
 #[test]

@@ -35,8 +35,9 @@ pub(super) async fn respond(
         return Box::pin(open_listen_stream(conn, scope, request, &meta)).await;
     }
     let McpRequest { id, method, params, accepts_events } = request;
-    let wants_updates =
-        accepts_events && meta.wants_updates() && McpService::is_forwarded(Era::Stateless, &method);
+    let wants_updates = accepts_events
+        && (meta.wants_updates() || scope.view.server().is_some())
+        && McpService::is_forwarded(Era::Stateless, &method);
     let service = conn.gateway.service.clone();
     let access = scope.access.clone();
     let client = conn.client(scope.caller());
@@ -47,11 +48,9 @@ pub(super) async fn respond(
         return respond_completely(conn, &access, &id, &response);
     }
     let (sink, mut updates) = mpsc::channel(MAX_QUEUED_UPDATES);
-    // Runs in a task of its own, so that a client that does not read delays only itself. Ends with the stream.
     let context = context.with_updates(Arc::new(sink));
-    let call = async move { service.plan(context, &method, params).respond().await };
-    let call = AbortOnDropHandle::new(conn.gateway.tasks.spawn_boxed(call));
-    let mut call: PendingCall = Box::pin(async move { call.await.unwrap_or_else(|_| internal_error()) });
+    let mut call: PendingCall =
+        Box::pin(async move { service.plan(context, &method, params).respond().await });
     let first = tokio::select! {
         biased;
         Some(first) = updates.recv() => first,
@@ -64,6 +63,9 @@ pub(super) async fn respond(
             Err(_) => return respond_completely(conn, &access, &id, &response),
         },
     };
+    // From here in a task of its own, so that a client that does not read delays only itself. Ends with the stream.
+    let call = AbortOnDropHandle::new(conn.gateway.tasks.spawn_boxed(call));
+    let call: PendingCall = Box::pin(async move { call.await.unwrap_or_else(|_| internal_error()) });
     let stream = CallStream {
         id,
         progress_token: meta.progress_token,
@@ -74,7 +76,7 @@ pub(super) async fn respond(
     event_response(ResponseBody::events(stream))
 }
 
-/// Forwards a notification of an extension that declares its era; others are ignored.
+/// Forwards a notification that the protocol does not define and that declares its era; others are ignored.
 pub(super) fn receive(conn: &ConnectionContext, scope: EndpointScope, method: String, params: Option<Bytes>) {
     let Some(Ok(mut params)) = params.map(|params| Object::parse(&params)) else { return };
     if let DeclaredEra::Stateless(meta) = conn.meta_reader.read(Some(&mut params)) {

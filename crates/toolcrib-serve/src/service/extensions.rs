@@ -2,27 +2,25 @@
 //!
 //! At the endpoint of one server they go to that server. At the endpoint for all servers they go to the server of the URI
 //! that they name, else to the only server with an extension of that name, else to the only server with any extension.
-//! A server that announced no extension gets none of them.
+//! There, a server that announced no extension gets none of them.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 use toolcrib::protocol::era::IMPLEMENTATION;
 use toolcrib::protocol::era::client::{self, ListCaching};
 use toolcrib::protocol::era::extensions::{
-    GET_SKILL, LIST_SKILLS, READ_DIRECTORY, SKILLS, announced_extensions, is_extension_notification,
-    is_method_of,
+    LIST_SKILLS, SKILLS, announced_extensions, is_extension_notification, is_method_of,
 };
 use toolcrib::protocol::json::object::{Object, parse_array, to_json_string};
 use toolcrib::protocol::jsonrpc::{ResponsePayload, code};
 use toolcrib::{Catalog, ClientCapabilities, Selector, ServerId};
 use tracing::warn;
 
-use super::methods::{method_not_found, to_static};
-use super::{CatalogScope, ClientHandle, McpService, RequestContext, adapt_outcome, reject};
+use super::methods::method_not_found;
+use super::{CatalogScope, ClientHandle, McpService, RequestContext, reject};
 
 /// Pages of skills that are read from one server.
 const MAX_SKILL_PAGES: usize = 100;
@@ -35,7 +33,7 @@ impl McpService {
         }
     }
 
-    /// Forwards a request of an extension.
+    /// Forwards a request that the protocol does not define.
     pub(super) async fn forward_extension(
         &self,
         context: RequestContext,
@@ -44,25 +42,12 @@ impl McpService {
     ) -> ResponsePayload {
         match self.select_extension_server(&context, method, &params).await {
             Ok(Some(selector)) => self.plan_call(context, method, selector, params).make(self).await,
-            Ok(None) => self.answer_unknown_method(context, method).await,
+            Ok(None) => method_not_found(),
             Err(response) => response,
         }
     }
 
-    /// Returns the answer to a method that no server has: at the endpoint of one server, that server's own.
-    async fn answer_unknown_method(&self, context: RequestContext, method: &str) -> ResponsePayload {
-        let CatalogScope::One(server) = context.scope.view.clone() else { return method_not_found() };
-        let era = context.client.era;
-        let selector = Selector::OnServer(server, method.to_owned());
-        let call = context.call(to_static(method), selector, Object::default());
-        let answer = timeout(self.crib.listing_wait(), Box::pin(self.crib.answer_unknown_method(call))).await;
-        match answer {
-            Ok(Some(outcome)) => adapt_outcome(outcome, method, era),
-            Ok(None) | Err(_) => method_not_found(),
-        }
-    }
-
-    /// Forwards a notification of an extension in a task of its own. It is dropped if no server can be meant, if too many
+    /// Forwards a notification that the protocol does not define in a task of its own. It is dropped if no server can be meant, if too many
     /// of this client wait, or if the call fails, which is recorded.
     pub(crate) fn spawn_notification(
         self: &Arc<Self>,
@@ -90,8 +75,8 @@ impl McpService {
         });
     }
 
-    /// Returns the selector of the server that a message of an extension belongs to; `None` if that server announced no
-    /// extension. The error is the response to a request.
+    /// Returns the selector of the server that a message which the protocol does not define belongs to; `None` at the endpoint
+    /// for all servers, if that server announced no extension. The error is the response to a request.
     async fn select_extension_server(
         &self,
         context: &RequestContext,
@@ -102,15 +87,10 @@ impl McpService {
         let era = context.client.era;
         let uri = params.get_string("uri");
         if let CatalogScope::One(server) = &scope.view {
-            let catalog = self.crib.list_server_for_era(server, scope.caller(), era).await;
-            let catalog = catalog.map_err(|error| self.error_payload(&error))?;
+            // The rules of a caller that may use only a part of the server deny what they cannot describe, and the denial is
+            // recorded.
             let name = uri.as_deref().unwrap_or(method).to_owned();
-            let selector = Selector::OnServer(server.clone(), name);
-            // The rules of such a caller deny what they cannot describe, and the denial is recorded.
-            let is_denied = !matches!(method, GET_SKILL | READ_DIRECTORY)
-                && !self.crib.can_use_everything(scope.caller(), server);
-            let may_pass = is_denied || has_extensions(&catalog, server);
-            return Ok(may_pass.then_some(selector));
+            return Ok(Some(Selector::OnServer(server.clone(), name)));
         }
         let catalog = self.crib.list_for_era(scope.caller(), era, self.first_wait(scope)).await;
         if let Some(uri) = uri {

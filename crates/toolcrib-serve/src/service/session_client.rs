@@ -77,7 +77,7 @@ impl SessionClientState {
             .capabilities(capabilities.clone())
             .update_sink(idle_updates.clone())
             .project(project);
-        Self {
+        let state = Self {
             scope,
             revision: client::negotiate_revision(initialize),
             version: client::client_version(initialize),
@@ -92,7 +92,12 @@ impl SessionClientState {
             client_context: Arc::new(client_context),
             in_flight: InFlight::default(),
             shared: None,
+        };
+        if let CatalogScope::One(server) = &state.scope.view {
+            let RequestContext { client, .. } = state.request_context(true);
+            service.crib.client_connected(server, &client, &state.client_context);
         }
+        state
     }
 
     /// Returns the number in the records of its calls.
@@ -207,6 +212,7 @@ impl SessionClientState {
             era: Era::Session,
             capabilities: if has_stream { self.capabilities.clone() } else { ClientCapabilities::default() },
             log_level: *self.log_level.lock().ignore_poison(),
+            has_one_server: self.scope.view.server().is_some(),
         };
         let client_context = Some(self.client_context.clone());
         RequestContext {
@@ -218,7 +224,7 @@ impl SessionClientState {
         }
     }
 
-    /// Forwards a notification of an extension; others are ignored.
+    /// Forwards a notification that the protocol does not define; others are ignored.
     pub(crate) fn forward_notification(
         &self,
         service: &Arc<McpService>,

@@ -8,6 +8,7 @@ use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
 use crate::call::Call;
+use crate::call::instance_clients::InstanceClients;
 use crate::call::updates::{CallUpdate, ServerRequest, UpdateSink};
 use crate::model::caller::Caller;
 use crate::model::instance_key::InstanceKey;
@@ -117,6 +118,11 @@ impl ClientContext {
         self
     }
 
+    /// Returns the sink for what belongs to none of the client's calls.
+    pub(crate) fn idle_sink(&self) -> Option<&Arc<dyn UpdateSink>> {
+        self.update_sink.as_ref()
+    }
+
     /// Sets the project that the client was started in. It takes precedence over the client's roots.
     #[must_use]
     pub fn project(mut self, project: Option<Project>) -> Self {
@@ -207,6 +213,8 @@ pub(crate) struct InstanceOwner {
     pub(crate) capabilities: Option<ClientCapabilities>,
     /// Receives requests to the only client while no call is running.
     pub(crate) update_sink: Option<Arc<dyn UpdateSink>>,
+    /// The clients that use the instance.
+    pub(crate) clients: InstanceClients,
 }
 
 impl InstanceOwner {
@@ -219,6 +227,7 @@ impl InstanceOwner {
                 caller,
                 capabilities: Some(call.announced_capabilities()),
                 update_sink: call.client_context.as_ref().and_then(|context| context.update_sink.clone()),
+                clients: InstanceClients::default(),
             },
             _ => Self { key, caller, ..Self::default() },
         }

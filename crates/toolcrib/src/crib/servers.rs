@@ -142,12 +142,6 @@ impl Crib {
         Ok(wait_for_boot(applied).await)
     }
 
-    /// Returns whether the rules let a caller use everything of a server. If not, requests that no rule can describe are denied.
-    pub fn can_use_everything(&self, caller: &Caller, server: &ServerId) -> bool {
-        let policy = self.router().visible_catalogs.policy_for(caller);
-        policy.is_ok_and(|policy| policy.is_none_or(|policy| policy.is_unrestricted(caller, server)))
-    }
-
     /// Returns whether the rules and the guard let a caller use an item of a server, by the server's own name for it.
     pub fn can_use(&self, caller: &Caller, server: &ServerId, name: &str) -> bool {
         let policy = self.router().visible_catalogs.policy_for(caller);

@@ -217,6 +217,7 @@ impl SubscriptionTask {
         };
         *self.instance.lock().ignore_poison() = origin.key.clone();
         let connection = lease.connection().clone();
+        connection.add_client(&self.call);
         if let Err(error) = connection.subscribe(&self.own_uri).await {
             return SubscriptionRound::Refused(error);
         }

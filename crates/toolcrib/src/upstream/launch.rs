@@ -12,7 +12,6 @@ use super::mux::{Mux, MuxContext};
 use super::on_question::OnQuestion;
 use super::subscriptions::ResourceSubscriptions;
 use super::task_call::TaskOnlyTools;
-use super::unknown_method::UnknownMethodError;
 
 use super::transport::input_pipe::InputPipe;
 use super::transport::output_pipe::OutputPipe;
@@ -325,7 +324,6 @@ async fn connect(
         call_queue: FairQueue::new(spec.limits.in_flight.get()),
         subscriptions: ResourceSubscriptions::default(),
         task_only_tools: TaskOnlyTools::default(),
-        unknown_method_error: UnknownMethodError::default(),
     };
     Ok(Connected { connection, refused_era })
 }

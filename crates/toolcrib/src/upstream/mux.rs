@@ -28,6 +28,7 @@ use super::transport::{OutgoingQueue, QueuedMessage, Transport, TransportLink};
 use crate::cache::ResponseCache;
 use crate::call::client_context::InstanceOwner;
 use crate::call::client_handlers::ClientHandlers;
+use crate::call::instance_clients::InstanceClients;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::event::ServerNotification;
 use crate::model::exit_report::ExitReport;
@@ -340,6 +341,11 @@ impl Mux {
         self.inner.first_garbage_line.get().map(String::as_str)
     }
 
+    /// Returns the clients of the instance.
+    pub(super) fn clients(&self) -> &InstanceClients {
+        &self.inner.owner.clients
+    }
+
     /// Declares the server hung and fails all pending requests.
     pub(super) fn mark_hung(&self) {
         self.inner.hung.store(true, Ordering::Relaxed);
@@ -469,6 +475,7 @@ impl MuxInner {
         for request in requests {
             request.finish_lost();
         }
+        self.owner.clients.process_ended();
         self.closed.cancel();
     }
 

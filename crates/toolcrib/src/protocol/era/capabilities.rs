@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::extensions::{self, announced_extensions};
+use super::extensions::{self, announced_extensions, is_extension_request};
 use crate::protocol::json::object::{Object, write_string};
 use crate::protocol::versions::Era;
 
@@ -31,12 +31,33 @@ pub struct Client {
     pub capabilities: ClientCapabilities,
     /// The lowest log level that it wants. A session that sets none gets what its servers send.
     pub log_level: Option<LogLevel>,
+    /// True if it is connected to one server alone. Messages that the protocol does not define are then passed on to it,
+    /// whether it announced an extension or not.
+    pub has_one_server: bool,
 }
 
 impl Client {
     /// Creates a session client without capabilities.
     pub fn without_capabilities() -> Self {
-        Self { key: 0, era: Era::Session, capabilities: ClientCapabilities::default(), log_level: None }
+        Self {
+            key: 0,
+            era: Era::Session,
+            capabilities: ClientCapabilities::default(),
+            log_level: None,
+            has_one_server: false,
+        }
+    }
+
+    /// Returns whether messages that the protocol does not define are passed on to it.
+    pub fn takes_unknown_messages(&self) -> bool {
+        self.has_one_server || self.capabilities.has_extensions()
+    }
+
+    /// Returns the capabilities that a request of a server needs and the client lacks, as a capabilities object; `None` if
+    /// it lacks none.
+    pub(crate) fn missing_for(&self, method: &str, params: Option<&Bytes>) -> Option<serde_json::Value> {
+        let is_passed = self.has_one_server && is_extension_request(method);
+        if is_passed { None } else { self.capabilities.missing_for(method, params) }
     }
 
     /// Returns the capabilities that are declared to a stateless server on its behalf.

@@ -144,7 +144,7 @@ impl MuxInner {
                 self.report_question(method, origin);
                 self.ask_client(&id, method, params, origin)
             }
-            _ => self.ask_client_with_extensions(&id, method, params, origin),
+            _ => self.ask_with_unknown_method(&id, method, params, origin),
         };
         match question {
             Err(QuestionRefusal { code, message }) => {
@@ -209,7 +209,7 @@ impl MuxInner {
             message: format!("the client does not support `{method}`{detail}"),
         };
         let is_known_method = client.capabilities.supports_method(method);
-        if let Some(missing) = client.capabilities.missing_for(method, params) {
+        if let Some(missing) = client.missing_for(method, params) {
             // In the stateless era a missing capability ends the call with its own error. Not for roots: servers ask
             // for them whenever they can, and can do without.
             let ends = client.era == Era::Stateless && method != LIST_ROOTS;
@@ -249,8 +249,8 @@ impl MuxInner {
     }
 
     /// Passes a request that the protocol does not define to the client it belongs to, if that client is in a session and
-    /// announced an extension.
-    fn ask_client_with_extensions(
+    /// takes such messages.
+    fn ask_with_unknown_method(
         self: &Arc<Self>,
         id: &RequestId,
         method: &str,
@@ -259,8 +259,8 @@ impl MuxInner {
     ) -> Result<OpenQuestion, QuestionRefusal> {
         let may_ask = is_extension_request(method)
             && match self.pending().find_client(origin) {
-                Ok((_, client)) => client.era == Era::Session && client.capabilities.has_extensions(),
-                // The owner of the instance decides.
+                Ok((_, client)) => client.era == Era::Session && client.takes_unknown_messages(),
+                // The only client of the instance decides.
                 Err(_) => true,
             };
         let asked = may_ask.then(|| self.ask_client(id, method, params, origin).ok()).flatten();
@@ -278,10 +278,17 @@ impl MuxInner {
         method: &str,
         params: Option<&Bytes>,
     ) -> Option<OpenQuestion> {
-        let owner = self.owner.update_sink.as_ref().filter(|_| {
-            let capabilities = self.owner.capabilities.as_ref();
-            capabilities.is_some_and(|capabilities| capabilities.missing_for(method, params).is_none())
-        });
+        let can_answer =
+            |capabilities: &ClientCapabilities| capabilities.missing_for(method, params).is_none();
+        let owner = match is_extension_request(method) {
+            true => self.owner.clients.only_recipient(),
+            false => self
+                .owner
+                .capabilities
+                .as_ref()
+                .filter(|own| can_answer(own))
+                .and(self.owner.update_sink.clone()),
+        };
         let handlers = self.handlers.as_ref().filter(|handlers| handlers.can_answer(method, params));
         if owner.is_none() && handlers.is_none() {
             return None;
@@ -384,26 +391,23 @@ impl MuxInner {
         }
     }
 
-    /// Passes a notification that the protocol does not define to the client it belongs to, if that client announced an
-    /// extension. One that may belong to several clients is dropped.
+    /// Passes a notification that the protocol does not define to the client it belongs to: the owner of the call, or the
+    /// only client of the instance. One that may belong to several clients is dropped.
     fn handle_extension_notification(&self, method: &str, params: Option<Bytes>, origin: Option<u64>) {
         if !is_extension_notification(method) {
             return;
         }
-        let call = match self.pending().find_client(origin) {
-            Ok((call, client)) if client.capabilities.has_extensions() => Some(call),
-            _ => None,
-        };
+        let found =
+            self.pending().find_client(origin).map(|(call, client)| (call, client.takes_unknown_messages()));
         let update = CallUpdate::Notification { method: method.to_owned(), params };
-        let capabilities = self.owner.capabilities.as_ref();
-        match call {
-            Some(call) => self.send_update(call, update),
-            None if capabilities.is_some_and(ClientCapabilities::has_extensions) => {
-                if let Some(owner) = &self.owner.update_sink {
-                    owner.deliver_contained(update);
+        match found {
+            Ok((call, true)) => self.send_update(call, update),
+            Ok((_, false)) => {}
+            Err(_) => {
+                if let Some(client) = self.owner.clients.only_recipient() {
+                    client.deliver_contained(update);
                 }
             }
-            None => {}
         }
     }
 
