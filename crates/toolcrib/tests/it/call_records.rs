@@ -140,6 +140,7 @@ async fn resumed_call_is_recorded_with_its_target() {
             era: Era::Stateless,
             capabilities,
             log_level: None,
+            has_one_server: false,
         })
     };
     let mut params = json!({"name": "ask", "arguments": {"method": "elicitation/create", "params": {}}});

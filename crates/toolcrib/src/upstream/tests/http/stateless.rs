@@ -59,6 +59,23 @@ async fn response_may_be_the_last_of_several_events() {
 }
 
 #[tokio::test]
+async fn notification_of_a_client_is_posted() {
+    let server = RemoteServer::start(stateless).await;
+    let connection = connect_to(&server).await;
+    let selector = crate::Selector::OnServer("remote".parse().unwrap(), "acme/beat".to_owned());
+    let mut params = Object::default();
+    params.set_unchecked("seq", "3");
+    let mut beat = Call::notification("acme/beat", selector, params);
+    connection.call(&mut beat, "acme/beat", Instant::now()).await.unwrap();
+    server.wait_until(|server| server.requests("acme/beat").len() == 1).await;
+    let posted = server.requests("acme/beat").remove(0);
+    assert_eq!(posted.body["params"]["seq"], 3, "{}", posted.body);
+    assert_eq!(posted.body["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"], "2026-07-28");
+    assert_eq!(posted.header("mcp-protocol-version"), Some("2026-07-28"));
+    assert_eq!(posted.header("mcp-method"), Some("acme/beat"));
+}
+
+#[tokio::test]
 async fn cancelled_call_only_closes_the_response() {
     for reply in [Reply::events([Step::Send(": wait\n\n".into()), Step::Hang]), Reply::events([Step::Hang])] {
         let server = RemoteServer::start(move |request| match request.tool() {

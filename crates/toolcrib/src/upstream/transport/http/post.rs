@@ -15,7 +15,7 @@ use super::body::{self, BodyError, BodyKind, EventBody};
 use super::outgoing_message::OutgoingMessage;
 use super::session::UpstreamSession;
 use super::{HttpConnection, HttpRoute, NOTIFICATION_TIMEOUT};
-use crate::protocol::era::client::{DISCOVER, INITIALIZE};
+use crate::protocol::era::client::{CANCELLED, DISCOVER, INITIALIZE};
 use crate::protocol::era::handshake::{self, ProbeOutcome};
 use crate::protocol::era::meta;
 use crate::protocol::framing::Frame;
@@ -53,18 +53,18 @@ impl HttpConnection {
         }
     }
 
-    /// Sends a message without a response. The stateless era has none: it cancels a request by closing the response.
+    /// Sends a message without a response. The stateless era cancels a request by closing its response.
     pub(super) async fn send_notification(&self, message: &OutgoingMessage) {
         let route = self.route().clone();
         let url = match &route {
-            HttpRoute::Stateless => return,
-            HttpRoute::Session(_) => &self.url,
+            HttpRoute::Stateless if message.method == CANCELLED => return,
+            HttpRoute::Stateless | HttpRoute::Session(_) => &self.url,
             HttpRoute::Sse(endpoint) => endpoint,
         };
-        let customize = |headers: &mut HeaderMap| {
-            if let HttpRoute::Session(session) = &route {
-                session.add_headers(headers);
-            }
+        let customize = |headers: &mut HeaderMap| match &route {
+            HttpRoute::Session(session) => session.add_headers(headers),
+            HttpRoute::Stateless => self.add_stateless_headers(message, headers),
+            HttpRoute::Sse(_) => {}
         };
         let sent = timeout(NOTIFICATION_TIMEOUT, async {
             let response = self.send(Method::POST, url, customize, message.body.clone()).await;
