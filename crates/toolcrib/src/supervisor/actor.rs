@@ -72,8 +72,8 @@ pub(super) struct Actor {
     listing_store: ListingStore,
     /// The lists that could not be read.
     list_failures: Vec<ListFailure>,
-    /// When clients were last notified of an announced change that the lists did not show.
-    last_announcement: Option<Instant>,
+    /// When clients were last notified of an announced change of each list that the list did not show.
+    last_announcements: [Option<Instant>; ListKind::ALL.len()],
     cards: Arc<ServerCards>,
     last_error: Option<LastError>,
     /// The reason for `last_error`, until a start succeeds.
@@ -123,7 +123,7 @@ impl Actor {
             pinned_items: None,
             listing_store: records.listing_store,
             list_failures: Vec::new(),
-            last_announcement: None,
+            last_announcements: Default::default(),
             cards: records.cards,
             last_error: None,
             failure: None,

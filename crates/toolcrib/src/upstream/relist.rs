@@ -87,10 +87,19 @@ impl RelistQueue {
 pub(crate) struct EarliestRelist {
     /// For a listing that no caller waits for.
     pub(crate) routine: Instant,
-    /// For a listing after an announced change, which clients are notified of.
+    /// For a listing after an announced change of a list whose last announced change was a moment ago.
     pub(crate) announced: Instant,
+    /// The lists that `announced` is about. The first announcement of another list is urgent.
+    pub(crate) just_announced: ListKinds,
     /// For a listing that a caller waits for.
     pub(crate) urgent: Instant,
+}
+
+impl EarliestRelist {
+    /// Allows a listing from this time on.
+    pub(crate) fn at(time: Instant) -> Self {
+        Self { routine: time, announced: time, just_announced: ListKinds::default(), urgent: time }
+    }
 }
 
 /// A listing that is about to begin.
@@ -161,7 +170,9 @@ impl Connection {
         // `self` holds the sender, so waiting cannot fail.
         let _ = state.wait_for(RelistState::is_requested).await;
         let urgent = async {
-            let _ = state.wait_for(|state| state.is_urgent).await;
+            let is_first =
+                |state: &RelistState| !state.announced.difference(earliest.just_announced).is_empty();
+            let _ = state.wait_for(|state| state.is_urgent || is_first(state)).await;
             sleep_until(earliest.urgent).await;
         };
         let mut announced_state = self.mux.relist_queue().state.subscribe();
@@ -209,14 +220,6 @@ impl Connection {
     /// Keeps an announced change for the next listing, because clients cannot be notified of it yet.
     pub(crate) fn defer_announcement(&self, kinds: ListKinds) {
         self.mux.relist_queue().announce(kinds);
-    }
-
-    /// Keeps an announced change of lists that could not be read, until they have been.
-    pub(crate) fn keep_announcement(&self, kinds: ListKinds) {
-        if !kinds.is_empty() {
-            let state = &self.mux.relist_queue().state;
-            state.send_modify(|state| state.announced = state.announced.union(kinds));
-        }
     }
 
     /// Returns the lists whose changes the server announces.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::sync::broadcast::Receiver;
 use tokio::time::{Instant, advance, timeout};
 use toolcrib::model::event::ServerNotification;
 use toolcrib::{Caller, Crib, KeepAlive, Lifecycle, ListKind, Sharing};
@@ -156,12 +157,52 @@ async fn announcement_without_a_change_is_passed_on() {
     crib.list().await;
     let mut notifications = crib.notifications();
     send_lines(&crib, &[PROMPTS_CHANGED]).await;
+    assert_eq!(next_change(&mut notifications).await, [ListKind::Prompts]);
+}
+
+/// Returns the lists that the next notification says have changed.
+async fn next_change(notifications: &mut Receiver<ServerNotification>) -> Vec<ListKind> {
     match timeout(5 * SECOND, notifications.recv()).await.unwrap().unwrap() {
         ServerNotification::ListChanged { server, lists, .. } => {
-            assert_eq!((server, &*lists), (id("git"), &[ListKind::Prompts][..]));
+            assert_eq!(server, id("git"));
+            lists.to_vec()
         }
         other => panic!("{other:?}"),
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn first_announcement_is_passed_on_at_once_and_the_next_are_merged() {
+    let fake = announcing(&[]);
+    let crib = crib(&[("git", &fake)]);
+    crib.list().await;
+    let mut notifications = crib.notifications();
+    let began = Instant::now();
+    send_lines(&crib, &[PROMPTS_CHANGED]).await;
+    assert_eq!(next_change(&mut notifications).await, [ListKind::Prompts]);
+    send_lines(&crib, &[TOOLS_CHANGED]).await;
+    assert_eq!(next_change(&mut notifications).await, [ListKind::Tools], "another list");
+    assert!(began.elapsed() < SECOND / 10, "{:?}", began.elapsed());
+    for _ in 0..3 {
+        send_lines(&crib, &[PROMPTS_CHANGED]).await;
+        settle().await;
+    }
+    assert_eq!(next_change(&mut notifications).await, [ListKind::Prompts]);
+    assert!(began.elapsed() >= SECOND && began.elapsed() < SECOND * 3 / 2, "{:?}", began.elapsed());
+    advance(5 * SECOND).await;
+    settle().await;
+    assert!(notifications.try_recv().is_err(), "they were merged");
+}
+
+#[tokio::test(start_paused = true)]
+async fn announcement_of_a_list_that_the_server_refuses_is_passed_on() {
+    let refusal = r#"{"jsonrpc":"2.0","id":$ID,"error":{"code":-32601,"message":"no prompts"}}"#;
+    let fake = announcing(&[]).script("prompts/list", &[refusal; 100]);
+    let crib = crib(&[("git", &fake)]);
+    crib.list().await;
+    let mut notifications = crib.notifications();
+    send_lines(&crib, &[PROMPTS_CHANGED]).await;
+    assert_eq!(next_change(&mut notifications).await, [ListKind::Prompts]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,7 +6,8 @@ use crate::access::pins::Pins;
 use crate::upstream::listing::fetch_lists;
 use crate::upstream::relist::{EarliestRelist, RelistRequest};
 
-/// Shortest time between two listings that no caller waits for, and between two announcements that clients are notified of.
+/// Shortest time between two listings that no caller waits for, and between two announcements of a list that clients are
+/// notified of.
 const RELIST_INTERVAL: Duration = Duration::from_secs(1);
 /// A listing that takes longer is expensive: the server is listed less often, also if a caller waits or a change is announced.
 const EXPENSIVE_LISTING: Duration = Duration::from_secs(1);
@@ -33,36 +34,32 @@ impl Actor {
         let Relisted { request, fetched } = relisted;
         match fetched {
             Ok(fetched) => {
-                let failed = fetched.failed_kinds();
                 let UpdatedListing { changed, unsaved } = self.update_listing(connection, &fetched, true);
                 unsaved.into_iter().for_each(|known| self.save_listing(known));
-                // What changed is announced with the new catalog, and what failed when it has been read.
-                self.pass_on_announcement(
-                    connection,
-                    request.announced.difference(changed).difference(failed),
-                );
-                connection.keep_announcement(request.announced.intersection(failed));
+                // What changed is announced with the new catalog.
+                self.pass_on_announcement(connection, request.announced.difference(changed));
             }
             Err(error) => {
                 warn!(server = %self.spec.id, %error, "cannot list the server again");
-                connection.keep_announcement(request.announced);
             }
         }
         connection.finish_relist(request.number);
     }
 
-    /// Notifies clients of an announced change that the lists do not show, or does so after the next listing if the last
-    /// one was just announced.
+    /// Notifies clients of announced changes that the lists do not show. Those of lists that were just announced follow after
+    /// the next listing.
     fn pass_on_announcement(&mut self, connection: &Connection, lists: ListKinds) {
-        if lists.is_empty() {
-            return;
-        }
         let now = Instant::now();
-        if self.last_announcement.is_some_and(|last| now < last + RELIST_INTERVAL) {
-            return connection.defer_announcement(lists);
+        let is_recent = |kind: &ListKind| {
+            self.last_announcements[*kind as usize].is_some_and(|last| now < last + RELIST_INTERVAL)
+        };
+        let deferred: ListKinds = lists.iter().filter(is_recent).collect();
+        if !deferred.is_empty() {
+            connection.defer_announcement(deferred);
         }
-        self.last_announcement = Some(now);
-        self.send_list_change(lists);
+        let announced = lists.difference(deferred);
+        announced.iter().for_each(|kind| self.last_announcements[kind as usize] = Some(now));
+        self.send_list_change(announced);
     }
 }
 
@@ -135,7 +132,7 @@ impl ConnectionWatcher {
     /// Lists the server whenever that is requested, one listing at a time.
     async fn relist(&self, failed: ListKinds) {
         let now = Instant::now();
-        let mut earliest = EarliestRelist { routine: now, announced: now, urgent: now };
+        let mut earliest = EarliestRelist::at(now);
         let mut retry = ListRetry::new(failed, now);
         loop {
             tokio::select! {
@@ -150,12 +147,13 @@ impl ConnectionWatcher {
             let began = Instant::now();
             let fetched = self.fetch(request.kinds).await;
             let now = Instant::now();
+            let announced = request.announced;
             let failed = fetched.as_ref().map_or(request.kinds, FetchedListing::failed_kinds);
             retry.update(request.kinds, failed, now);
             if !self.report(WatchEvent::Relisted(Box::new(Relisted { request, fetched }))) {
                 return;
             }
-            earliest = next_relist(now, now - began);
+            earliest = next_relist(earliest, announced, now, now - began);
         }
     }
 
@@ -168,13 +166,16 @@ impl ConnectionWatcher {
     }
 }
 
-/// Returns when a server may be listed again, after a listing that took this long.
-fn next_relist(now: Instant, took: Duration) -> EarliestRelist {
+/// Returns when a server may be listed again, after a listing that took this long, of lists with these announced changes.
+fn next_relist(before: EarliestRelist, listed: ListKinds, now: Instant, took: Duration) -> EarliestRelist {
     let pause = took * RELIST_PAUSE_FACTOR;
     let urgent_pause = if took > EXPENSIVE_LISTING { pause } else { Duration::ZERO };
+    let was_just = if now < before.announced { before.just_announced } else { ListKinds::default() };
+    let next_announced = now + RELIST_INTERVAL.max(urgent_pause);
     EarliestRelist {
         routine: now + RELIST_INTERVAL.max(pause),
-        announced: now + RELIST_INTERVAL.max(urgent_pause),
+        announced: if listed.is_empty() { before.announced.max(now + urgent_pause) } else { next_announced },
+        just_announced: was_just.union(listed),
         urgent: now + urgent_pause,
     }
 }
@@ -200,12 +201,27 @@ mod tests {
     #[test]
     fn slow_listing_delays_announced_changes_only_if_it_is_expensive() {
         let now = Instant::now();
-        let waits = |took: u64| {
-            let earliest = next_relist(now, Duration::from_millis(took));
+        let waits = |listed, took| {
+            let earliest = next_relist(EarliestRelist::at(now), listed, now, Duration::from_millis(took));
             [earliest.routine, earliest.announced, earliest.urgent].map(|at| (at - now).as_millis())
         };
-        assert_eq!(waits(20), [1000, 1000, 0]);
-        assert_eq!(waits(400), [4000, 1000, 0]);
-        assert_eq!(waits(2000), [20_000, 20_000, 20_000]);
+        assert_eq!(waits(ListKinds::ALL, 20), [1000, 1000, 0]);
+        assert_eq!(waits(ListKinds::ALL, 400), [4000, 1000, 0]);
+        assert_eq!(waits(ListKinds::ALL, 2000), [20_000, 20_000, 20_000]);
+        assert_eq!(waits(ListKinds::default(), 20), [1000, 0, 0], "nothing was announced");
+    }
+
+    #[test]
+    fn second_announcement_of_a_list_waits_and_that_of_another_does_not() {
+        let now = Instant::now();
+        let took = Duration::from_millis(20);
+        let tools: ListKinds = ListKind::Tools.into();
+        let first = next_relist(EarliestRelist::at(now), tools, now, took);
+        assert!(first.just_announced == tools && first.announced == now + RELIST_INTERVAL);
+        let between = now + RELIST_INTERVAL / 2;
+        let second = next_relist(first, ListKinds::default(), between, took);
+        assert!(second.just_announced == tools && second.announced == first.announced);
+        let later = now + RELIST_INTERVAL * 2;
+        assert!(next_relist(second, ListKinds::default(), later, took).just_announced.is_empty());
     }
 }

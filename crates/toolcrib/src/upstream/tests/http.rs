@@ -40,7 +40,7 @@ async fn start_error(spec: &ServerSpec) -> Error {
 async fn wait_for_relist(connection: &Connection) -> RelistRequest {
     let now = Instant::now();
     loop {
-        connection.wait_for_relist(EarliestRelist { routine: now, announced: now, urgent: now }).await;
+        connection.wait_for_relist(EarliestRelist::at(now)).await;
         let request = connection.begin_relist();
         if !request.kinds.is_empty() {
             return request;
