@@ -164,6 +164,7 @@ impl RequestContext {
             capabilities: meta.capabilities.clone(),
             log_level: meta.log_level,
             has_one_server: scope.view.server().is_some(),
+            info: meta.client_info.clone(),
         };
         let has_extensions = client.capabilities.has_extensions();
         let scope = EndpointScope { client_name: meta.client_name.clone(), ..scope };

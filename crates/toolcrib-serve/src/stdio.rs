@@ -16,8 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use toolcrib::model::trace_context::NetworkTransport;
 use toolcrib::protocol::era::client::{
-    self, CANCELLED, DeclaredEra, INITIALIZE, LISTEN, PING, PROGRESS, ROOTS_CHANGED, RequestMeta,
-    RequestMetaReader,
+    self, CANCELLED, DeclaredEra, INITIALIZE, LISTEN, PING, RequestMeta, RequestMetaReader,
 };
 use toolcrib::protocol::framing::{Frame, FrameDecoder, OversizeMessage};
 use toolcrib::protocol::json::object::Object;
@@ -219,16 +218,6 @@ impl PipeClient {
                 }
                 self.in_flight.cancel(params.as_ref());
             }
-            ClientMessage::Notification { method, params } if method == PROGRESS => {
-                if let Some(session) = &*self.session.borrow() {
-                    session.questions.report_progress(params.as_ref());
-                }
-            }
-            ClientMessage::Notification { method, .. } if method == ROOTS_CHANGED => {
-                if let Some(session) = &*self.session.borrow() {
-                    session.roots_changed(&self.service);
-                }
-            }
             ClientMessage::Response { id, payload: answer } => {
                 if let Some(session) = &*self.session.borrow() {
                     session.questions.answer(&id, answer);
@@ -250,7 +239,7 @@ impl PipeClient {
                 .with_client_context(self.client_context.clone());
             service.spawn_notification(&self.tasks, &self.handle, context, method, params);
         } else if let Some(session) = &*self.session.borrow() {
-            session.forward_notification(service, &self.tasks, method, Some(params.to_bytes()));
+            session.receive_notification(service, &self.tasks, method, Some(params.to_bytes()));
         }
     }
 

@@ -33,7 +33,7 @@ use crate::model::hint::Hint;
 use crate::model::outcome::Outcome;
 use crate::model::trace_context::NetworkTransport;
 use crate::process::ServerProcess;
-use crate::protocol::era::client::{DISCOVER, PING};
+use crate::protocol::era::client::{DISCOVER, PING, PROGRESS, ROOTS_CHANGED};
 use crate::protocol::era::handshake::HandshakeResult;
 use crate::protocol::era::{self, input};
 use crate::protocol::json::object::Object;
@@ -305,6 +305,16 @@ impl Connection {
         call.set_own_name(own_name);
         let revision = self.handshake.revision;
         era::adapt_params_for_server(&mut call.params, revision, Some(&call.client), &self.client_info, None);
+        let is_passed = match call.method() {
+            // Those of one client are not those of a session that others use too. Its own instances are notified by themselves.
+            ROOTS_CHANGED => self.is_shared && self.mux.clients().is_only(call.client.key),
+            // A token of one client must not be mistaken for that of a question to another.
+            PROGRESS => !self.mux.has_open_questions(),
+            _ => true,
+        };
+        if !is_passed {
+            return Ok(self.to_outcome(ResponsePayload::Result(Bytes::from_static(b"{}"))));
+        }
         self.mux.send_notification(&call.method, &call.params)?;
         call.dispatched = true;
         Ok(self.to_outcome(ResponsePayload::Result(Bytes::from_static(b"{}"))))

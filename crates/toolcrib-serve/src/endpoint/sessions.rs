@@ -2,7 +2,7 @@
 
 use hyper::header::HeaderValue;
 use hyper::{HeaderMap, Response, StatusCode};
-use toolcrib::protocol::era::client::{CANCELLED, PROGRESS, ROOTS_CHANGED, negotiate_revision};
+use toolcrib::protocol::era::client::{CANCELLED, negotiate_revision};
 use toolcrib::protocol::json::object::Object;
 use toolcrib::protocol::jsonrpc::{
     ClientMessage, RequestId, ResponsePayload, code, encode_error_response, error_object,
@@ -220,14 +220,9 @@ pub(super) async fn handle_without_response(
 pub(super) fn receive(conn: &ConnectionContext, session: &Session, message: ClientMessage) {
     conn.gateway.sessions.pass_back(session, &message);
     match message {
-        ClientMessage::Notification { method, .. } if method == ROOTS_CHANGED => {
-            session.client.roots_changed(&conn.gateway.service);
-        }
-        ClientMessage::Notification { method, params }
-            if !matches!(method.as_str(), CANCELLED | PROGRESS) =>
-        {
+        ClientMessage::Notification { method, params } if method != CANCELLED => {
             let gateway = &conn.gateway;
-            session.client.forward_notification(&gateway.service, &gateway.tasks, method, params);
+            session.client.receive_notification(&gateway.service, &gateway.tasks, method, params);
         }
         message => session.client.receive_reply(message),
     }

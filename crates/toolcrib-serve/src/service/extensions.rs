@@ -10,7 +10,7 @@ use bytes::Bytes;
 use tokio::task::JoinSet;
 use tokio_util::task::TaskTracker;
 use toolcrib::protocol::era::IMPLEMENTATION;
-use toolcrib::protocol::era::client::{self, ListCaching};
+use toolcrib::protocol::era::client::{self, ListCaching, PROGRESS, ROOTS_CHANGED};
 use toolcrib::protocol::era::extensions::{
     LIST_SKILLS, SKILLS, announced_extensions, is_extension_notification, is_method_of,
 };
@@ -57,7 +57,9 @@ impl McpService {
         method: String,
         params: Object,
     ) {
-        if !is_extension_notification(&method) {
+        // Roots and progress may be all that the only server waits for.
+        let is_for_one_server = matches!(&*method, ROOTS_CHANGED | PROGRESS) && context.client.has_one_server;
+        if !is_extension_notification(&method) && !is_for_one_server {
             return;
         }
         let Some(permit) = client.try_start_notification() else {

@@ -9,7 +9,7 @@ use tokio_util::task::TaskTracker;
 use toolcrib::model::event::ServerNotification;
 use toolcrib::protocol::era::capabilities::{ClientCapabilities, LogLevel};
 use toolcrib::protocol::era::client::{
-    self, CANCELLED, PROGRESS, SET_LEVEL, SUBSCRIBE, TASK_STATUS, UNSUBSCRIBE,
+    self, CANCELLED, PROGRESS, ROOTS_CHANGED, SET_LEVEL, SUBSCRIBE, TASK_STATUS, UNSUBSCRIBE,
 };
 use toolcrib::protocol::era::handshake::declares_capability;
 use toolcrib::protocol::json::object::{Object, to_json_string};
@@ -43,6 +43,8 @@ pub(crate) struct SessionClientState {
     /// The version of the client program, if it is known.
     pub(crate) version: Option<Arc<str>>,
     /// When the session was opened here.
+    /// The name and version of the client program, as JSON.
+    info: Option<Bytes>,
     pub(crate) since: SystemTime,
     handle: ClientHandle,
     capabilities: ClientCapabilities,
@@ -84,6 +86,7 @@ impl SessionClientState {
             since: wall_time(),
             handle: service.connect_client(),
             capabilities,
+            info: client::client_info(initialize),
             log_level: Mutex::default(),
             last_digests: Mutex::new(last_digests),
             subscriptions: Mutex::default(),
@@ -217,6 +220,7 @@ impl SessionClientState {
         let client_context = Some(self.client_context.clone());
         RequestContext {
             scope: self.scope.clone(),
+            info: self.info.clone(),
             client,
             client_context,
             updates: None,
@@ -224,7 +228,7 @@ impl SessionClientState {
         }
     }
 
-    /// Forwards a notification that the protocol does not define; others are ignored.
+    /// Forwards a notification that is for a server; others are ignored.
     pub(crate) fn forward_notification(
         &self,
         service: &Arc<McpService>,
@@ -281,7 +285,7 @@ impl SessionClientState {
         let response = match method {
             SET_LEVEL => self.set_level(service, params).await,
             SUBSCRIBE => self.subscribe(service, params.as_ref()).await,
-            _ => self.unsubscribe(params.as_ref()),
+            _ => self.unsubscribe(params.as_ref()).await,
         };
         self.share_change(service, response).await
     }
@@ -373,15 +377,33 @@ impl SessionClientState {
         }
     }
 
-    fn unsubscribe(&self, params: Option<&Object>) -> ResponsePayload {
+    async fn unsubscribe(&self, params: Option<&Object>) -> ResponsePayload {
         let Some(uri) = params.and_then(|params| params.get_string("uri")) else { return missing_uri() };
-        self.subscriptions.lock().ignore_poison().retain(|subscription| subscription.uri() != uri);
+        let ended: Vec<Subscription> = {
+            let mut subscriptions = self.subscriptions.lock().ignore_poison();
+            subscriptions.extract_if(.., |subscription| subscription.uri() == uri).collect()
+        };
+        // There is at most one.
+        for subscription in ended {
+            subscription.end().await;
+        }
         ResponsePayload::Result(client::empty_result(Era::Session))
     }
 
-    /// Handles a change of the client's roots.
-    pub(crate) fn roots_changed(&self, service: &McpService) {
-        service.crib.roots_changed(self.handle.key, &self.client_context);
+    /// Handles a notification other than a cancellation.
+    pub(crate) fn receive_notification(
+        &self,
+        service: &Arc<McpService>,
+        tasks: &TaskTracker,
+        method: String,
+        params: Option<Bytes>,
+    ) {
+        match &*method {
+            PROGRESS if self.questions.report_progress(params.as_ref()) => return,
+            ROOTS_CHANGED => service.crib.roots_changed(self.handle.key, &self.client_context),
+            _ => {}
+        }
+        self.forward_notification(service, tasks, method, params);
     }
 
     /// Cancels the request that a cancel notification names.
@@ -390,15 +412,12 @@ impl SessionClientState {
         self.in_flight.cancel(params);
     }
 
-    /// Handles an answer to a question, progress of an answer, or the cancellation of a request; other messages are ignored.
+    /// Handles an answer to a question, or the cancellation of a request; other messages are ignored.
     pub(crate) fn receive_reply(&self, message: ClientMessage) {
         match message {
             ClientMessage::Notification { method, params } if method == CANCELLED => {
                 let params = params.and_then(|params| Object::parse(&params).ok());
                 self.cancel(params.as_ref());
-            }
-            ClientMessage::Notification { method, params } if method == PROGRESS => {
-                self.questions.report_progress(params.as_ref());
             }
             ClientMessage::Response { id, payload: answer } => self.questions.answer(&id, answer),
             ClientMessage::Notification { .. } | ClientMessage::Request { .. } => {}

@@ -147,18 +147,20 @@ impl PendingQuestions {
         }
     }
 
-    /// Passes the client's progress with a question to the server; ignores progress without a question.
-    pub(crate) fn report_progress(&self, params: Option<&Bytes>) {
-        let Some(Ok(mut params)) = params.map(Object::parse) else { return };
+    /// Passes the client's progress with a question to the server. Returns `false` if its token is not one of a question.
+    pub(crate) fn report_progress(&self, params: Option<&Bytes>) -> bool {
+        let Some(Ok(mut params)) = params.map(Object::parse) else { return false };
         let Some(number) = params.get(meta::PROGRESS_TOKEN).and_then(|token| question_number(token)) else {
-            return;
+            return false;
         };
         let state = self.state();
-        let Some(question) = state.questions.get(&number) else { return };
+        // The question may have been answered or withdrawn.
+        let Some(question) = state.questions.get(&number) else { return true };
         if let Some(own_token) = &question.progress_token {
             params.set_unchecked(meta::PROGRESS_TOKEN, own_token.clone());
             question.request.report_progress(&params);
         }
+        true
     }
 
     /// Remembers the reason of a cancel notification for the server.

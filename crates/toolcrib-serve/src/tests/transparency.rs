@@ -475,3 +475,54 @@ async fn update_of_a_denied_sub_resource_is_not_delivered() {
     let uris: Vec<Value> = messages.iter().filter_map(updated).collect();
     assert_eq!(uris, [json!("note://a")]);
 }
+
+#[tokio::test]
+async fn notifications_of_a_client_reach_its_only_server() {
+    let server = RawServer::new(respond_in_session);
+    let received = server.received.clone();
+    let gateway = gateway(spec(Era::Session, server));
+    let (client, _) = EndpointClient::session(&gateway, "/mcp/s/s").await;
+    let progress = json!({"progressToken": "upload-1", "progress": 0.5});
+    for (method, params) in [
+        ("notifications/progress", progress.clone()),
+        ("notifications/roots/list_changed", json!({})),
+        ("acme/beat", json!({"n": 1})),
+    ] {
+        client.post("", &json!({"jsonrpc": "2.0", "method": method, "params": params}).to_string()).await;
+        let arrived = async {
+            while !received.lock().unwrap().iter().any(|message| message["method"] == method) {
+                client.request("tools/call", json!({"name": "one"})).await;
+            }
+        };
+        timeout(TOO_LONG, arrived).await.unwrap_or_else(|_| panic!("{method} did not arrive"));
+    }
+    let received = received.lock().unwrap();
+    let passed = received.iter().find(|message| message["method"] == "notifications/progress").unwrap();
+    assert_eq!(passed["params"], progress);
+}
+
+#[tokio::test]
+async fn server_knows_of_an_ended_subscription_before_the_client() {
+    let server = RawServer::new(respond_in_session);
+    let received = server.received.clone();
+    let gateway = gateway(spec(Era::Session, server));
+    let (client, _) = EndpointClient::session(&gateway, "/mcp/s/s").await;
+    client.request("resources/subscribe", json!({"uri": "note://a"})).await;
+    client.request("resources/unsubscribe", json!({"uri": "note://a"})).await;
+    let received = received.lock().unwrap();
+    assert!(received.iter().any(|message| message["method"] == "resources/unsubscribe"), "{received:?}");
+}
+
+#[tokio::test]
+async fn stateless_server_is_told_the_name_of_each_client() {
+    let server = RawServer::new(respond_stateless);
+    let received = server.received.clone();
+    let gateway = gateway(spec(Era::Stateless, server));
+    let one = EndpointClient::stateless(&gateway, "/mcp/s/s");
+    let name = "io.modelcontextprotocol/clientInfo";
+    for client in [json!({"name": "first", "version": "1"}), json!({"name": "second", "version": "2"})] {
+        one.request("tools/call", json!({"name": "one", "_meta": {name: client}})).await;
+        let received = received.lock().unwrap();
+        assert_eq!(received.last().unwrap()["params"]["_meta"][name], client);
+    }
+}

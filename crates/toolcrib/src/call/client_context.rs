@@ -211,6 +211,8 @@ pub(crate) struct InstanceOwner {
     pub(crate) caller: Option<Caller>,
     /// The capabilities of the only client of the instance.
     pub(crate) capabilities: Option<ClientCapabilities>,
+    /// The name and version of the only client, as JSON.
+    pub(crate) client_info: Option<Bytes>,
     /// Receives requests to the only client while no call is running.
     pub(crate) update_sink: Option<Arc<dyn UpdateSink>>,
     /// The clients that use the instance.
@@ -227,6 +229,7 @@ impl InstanceOwner {
                 caller,
                 capabilities: Some(call.announced_capabilities()),
                 update_sink: call.client_context.as_ref().and_then(|context| context.update_sink.clone()),
+                client_info: call.client.info.clone(),
                 clients: InstanceClients::default(),
             },
             _ => Self { key, caller, ..Self::default() },

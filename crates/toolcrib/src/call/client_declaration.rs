@@ -108,7 +108,8 @@ impl ClientDeclaration {
             (None, Some(handlers)) => clients().union(handlers.capabilities()),
             (None, None) => clients(),
         };
-        HandshakeClient { capabilities, info: self.info.clone() }
+        let info = owner.client_info.as_ref().unwrap_or(&self.info);
+        HandshakeClient { capabilities, info: info.clone() }
     }
 }
 

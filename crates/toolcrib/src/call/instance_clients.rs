@@ -18,11 +18,11 @@ pub(crate) struct InstanceClients {
     /// The key of the client that was added last, plus one; zero if there is none. Most calls are of that client, and need
     /// no lock.
     last: AtomicU64,
-    known: Mutex<KnownClients>,
+    known: Mutex<InstanceClientList>,
 }
 
 #[derive(Debug, Default)]
-struct KnownClients {
+struct InstanceClientList {
     clients: Vec<InstanceClient>,
     /// True if there were too many.
     has_more: bool,
@@ -44,7 +44,7 @@ impl InstanceClient {
     }
 }
 
-impl KnownClients {
+impl InstanceClientList {
     fn remove_disconnected(&mut self) {
         self.clients.retain(InstanceClient::is_connected);
     }
@@ -71,6 +71,13 @@ impl InstanceClients {
                 context: context.map(Arc::downgrade),
             });
         }
+    }
+
+    /// Returns whether a client is the only one.
+    pub(crate) fn is_only(&self, client: u64) -> bool {
+        let mut known = self.known.lock().ignore_poison();
+        known.remove_disconnected();
+        !known.has_more && matches!(&known.clients[..], [only] if only.key == client)
     }
 
     /// Forgets the clients whose end is not known, because the next process has not heard from them.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::call::Call;
@@ -23,6 +23,9 @@ use crate::util::tasks::SpawnBoxed as _;
 /// The pause before a failed subscription is tried again.
 const RETRY_DELAY: Duration = Duration::from_secs(5);
 
+/// The time that a client waits until the server was told about the end of a subscription.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// The instance of the server that holds the subscription; it changes with restarts.
 type SubscribedInstance = Arc<Mutex<InstanceKey>>;
 
@@ -35,7 +38,9 @@ pub struct Subscription {
     router: Weak<CallRouter>,
     /// The subscribe request, with its caller.
     call: Call,
-    _cancel: DropGuard,
+    cancel: DropGuard,
+    /// Cancelled when the server is no longer subscribed to.
+    ended: CancellationToken,
 }
 
 impl std::fmt::Debug for Subscription {
@@ -48,6 +53,15 @@ impl std::fmt::Debug for Subscription {
 }
 
 impl Subscription {
+    /// Ends the subscription, and waits a moment until the server has been told.
+    ///
+    /// # Cancel safety
+    /// The subscription ends in any case.
+    pub async fn end(self) {
+        drop(self.cancel);
+        let _ = timeout(END_TIMEOUT, self.ended.cancelled()).await;
+    }
+
     /// Returns the URI as it was requested.
     pub fn uri(&self) -> &str {
         &self.uri
@@ -114,6 +128,7 @@ pub(crate) async fn start(router: &Arc<CallRouter>, call: Call) -> Result<Pendin
     let cancel = CancellationToken::new();
     let instance = SubscribedInstance::default();
     let (confirm, confirmed) = oneshot::channel();
+    let ended = CancellationToken::new();
     let subscription = Subscription {
         uri: uri.clone(),
         server: target.server.clone(),
@@ -121,7 +136,8 @@ pub(crate) async fn start(router: &Arc<CallRouter>, call: Call) -> Result<Pendin
         instance: instance.clone(),
         router: Arc::downgrade(router),
         call: call.clone(),
-        _cancel: cancel.clone().drop_guard(),
+        cancel: cancel.clone().drop_guard(),
+        ended: ended.clone(),
     };
     let task = SubscriptionTask {
         router: Arc::downgrade(router),
@@ -129,6 +145,7 @@ pub(crate) async fn start(router: &Arc<CallRouter>, call: Call) -> Result<Pendin
         server: target.server,
         own_uri: target.name,
         instance,
+        _ended: ended.drop_guard(),
     };
     task.spawn(router, confirm, cancel);
     Ok(PendingSubscription { subscription, confirmed })
@@ -142,6 +159,7 @@ struct SubscriptionTask {
     server: ServerId,
     own_uri: Arc<str>,
     instance: SubscribedInstance,
+    _ended: DropGuard,
 }
 
 /// The end of a subscription at one connection.

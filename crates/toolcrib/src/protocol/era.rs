@@ -93,7 +93,8 @@ pub fn adapt_params_for_server(
             meta::CLIENT_CAPABILITIES,
             client.map_or(Bytes::from_static(b"{}"), Client::declared_capabilities),
         );
-        meta.set_unchecked(meta::CLIENT_INFO, client_info.clone());
+        let info = client.and_then(|client| client.info.as_ref()).unwrap_or(client_info);
+        meta.set_unchecked(meta::CLIENT_INFO, info.clone());
         if let Some(level) = log_level {
             meta.set_unchecked(meta::LOG_LEVEL, object::to_json_string(level.as_str()));
         }

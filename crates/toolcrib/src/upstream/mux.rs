@@ -321,6 +321,11 @@ impl Mux {
         }
     }
 
+    /// Returns whether any request of the server waits for an answer.
+    pub(super) fn has_open_questions(&self) -> bool {
+        self.inner.pending().has_open_questions()
+    }
+
     /// Returns a count that grows with every read from the server.
     pub(super) fn received_count(&self) -> u64 {
         self.inner.received_count.load(Ordering::Relaxed)

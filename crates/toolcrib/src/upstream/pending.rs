@@ -378,6 +378,11 @@ impl PendingRequests {
         self.last_question_id
     }
 
+    /// Returns whether any question waits for its answer.
+    pub(super) fn has_open_questions(&self) -> bool {
+        !self.questions.is_empty()
+    }
+
     /// Returns whether the server still waits for an answer: a call that the question can belong to is in flight.
     pub(super) fn is_question_open(&self, question: u64) -> bool {
         let Some(question) = self.questions.get(&question) else { return false };

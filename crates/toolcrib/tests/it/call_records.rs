@@ -139,8 +139,7 @@ async fn resumed_call_is_recorded_with_its_target() {
             key: 1,
             era: Era::Stateless,
             capabilities,
-            log_level: None,
-            has_one_server: false,
+            ..Client::without_capabilities()
         })
     };
     let mut params = json!({"name": "ask", "arguments": {"method": "elicitation/create", "params": {}}});

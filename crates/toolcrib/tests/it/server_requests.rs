@@ -25,8 +25,7 @@ fn client(key: u64, era: Era, capabilities: &'static str) -> Client {
         key,
         era,
         capabilities: ClientCapabilities::parse(&capabilities.as_bytes().into()),
-        log_level: None,
-        has_one_server: false,
+        ..Client::without_capabilities()
     }
 }
 

@@ -34,6 +34,8 @@ pub struct Client {
     /// True if it is connected to one server alone. Messages that the protocol does not define are then passed on to it,
     /// whether it announced an extension or not.
     pub has_one_server: bool,
+    /// Its name and version, as JSON, if they are known. Stateless servers and instances of this client alone are told.
+    pub info: Option<Bytes>,
 }
 
 impl Client {
@@ -45,6 +47,7 @@ impl Client {
             capabilities: ClientCapabilities::default(),
             log_level: None,
             has_one_server: false,
+            info: None,
         }
     }
 

@@ -67,6 +67,8 @@ pub enum DeclaredEra {
 
 /// Longest name or version of a client program, in bytes.
 const MAX_IMPLEMENTATION_TEXT: usize = 256;
+/// Largest description of a client program that servers are told, in bytes.
+const MAX_IMPLEMENTATION_INFO: usize = 4 << 10;
 /// Largest metadata that is kept for the next request of a connection.
 const MAX_CACHED_META: usize = 16 << 10;
 
@@ -83,6 +85,8 @@ pub struct RequestMeta {
     pub progress_token: Option<Bytes>,
     /// The name of the client program.
     pub client_name: Option<Arc<str>>,
+    /// The name and version of the client program, as JSON.
+    pub client_info: Option<Bytes>,
 }
 
 impl RequestMeta {
@@ -187,7 +191,15 @@ fn parse_declared_era(meta: &Object) -> DeclaredEra {
     let capabilities = ClientCapabilities::parse(capabilities);
     let progress_token = parse_progress_token(meta);
     let client_name = meta.get(meta::CLIENT_INFO).and_then(implementation_name);
-    DeclaredEra::Stateless(RequestMeta { revision, capabilities, log_level, progress_token, client_name })
+    let client_info = meta.get(meta::CLIENT_INFO).and_then(implementation_info);
+    DeclaredEra::Stateless(RequestMeta {
+        revision,
+        capabilities,
+        log_level,
+        progress_token,
+        client_name,
+        client_info,
+    })
 }
 
 /// Returns the name of the client program in the parameters of `initialize`.
@@ -198,6 +210,18 @@ pub fn client_name(initialize: Option<&Object>) -> Option<Arc<str>> {
 /// Returns the version of the client program in the parameters of `initialize`.
 pub fn client_version(initialize: Option<&Object>) -> Option<Arc<str>> {
     implementation_version(initialize?.get("clientInfo")?)
+}
+
+/// Returns the name and version of the client program in the parameters of `initialize`, as JSON.
+pub fn client_info(initialize: Option<&Object>) -> Option<Bytes> {
+    implementation_info(initialize?.get("clientInfo")?)
+}
+
+/// Returns a copy of the description of a program, unless it is too large or has no name. A slice would keep the whole message in
+/// memory.
+fn implementation_info(info: &Bytes) -> Option<Bytes> {
+    let is_usable = info.len() <= MAX_IMPLEMENTATION_INFO && implementation_name(info).is_some();
+    is_usable.then(|| Bytes::copy_from_slice(info))
 }
 
 fn implementation_name(info: &Bytes) -> Option<Arc<str>> {
