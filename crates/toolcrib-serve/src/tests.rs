@@ -1,5 +1,6 @@
 //! Tests of HTTP handling on a paused clock: large and incomplete bodies, and session streams.
 
+mod capabilities;
 mod changing_callers;
 mod client_limits;
 pub(crate) mod delayed_store;
