@@ -329,9 +329,9 @@ impl Supervisor {
     }
 
     /// Returns the clients that use the server, as far as they are remembered.
-    pub(crate) fn clients(&self) -> Vec<u64> {
+    pub(crate) fn seen_clients(&self) -> Vec<u64> {
         let connection = self.0.snapshot.borrow().connection.upgrade();
-        connection.map(|connection| connection.clients()).unwrap_or_default()
+        connection.map(|connection| connection.seen_clients()).unwrap_or_default()
     }
 
     /// Forgets a client that has disconnected.

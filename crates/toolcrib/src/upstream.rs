@@ -132,8 +132,8 @@ impl Connection {
     }
 
     /// Returns the clients that have sent calls, if they are remembered: those of a shared server that may ask them.
-    pub(crate) fn clients(&self) -> Vec<u64> {
-        self.mux.clients()
+    pub(crate) fn seen_clients(&self) -> Vec<u64> {
+        self.mux.seen_clients()
     }
 
     /// Forgets a client that has disconnected.

@@ -127,10 +127,9 @@ async fn receive(
         let message = "no event stream is open for this address; open one with GET";
         return error_response(StatusCode::NOT_FOUND, None, code::INVALID_REQUEST, message);
     };
-    let request_headers = match RequestHeaders::parse(request.headers()) {
-        Ok(request_headers) => request_headers,
-        Err((status, message)) => return error_response(status, None, code::INVALID_REQUEST, message),
-    };
+    if let Err((status, message)) = RequestHeaders::parse(request.headers()) {
+        return error_response(status, None, code::INVALID_REQUEST, message);
+    }
     let body = match read_body(conn, &scope.access, request).await {
         Ok(body) => body,
         Err(response) => return *response,

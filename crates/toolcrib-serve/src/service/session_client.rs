@@ -42,9 +42,9 @@ pub(crate) struct SessionClientState {
     pub(crate) revision: Revision,
     /// The version of the client program, if it is known.
     pub(crate) version: Option<Arc<str>>,
-    /// When the session was opened here.
     /// The name and version of the client program, as JSON.
     info: Option<Bytes>,
+    /// When the session was opened here.
     pub(crate) since: SystemTime,
     handle: ClientHandle,
     capabilities: ClientCapabilities,
@@ -216,11 +216,11 @@ impl SessionClientState {
             capabilities: if has_stream { self.capabilities.clone() } else { ClientCapabilities::default() },
             log_level: *self.log_level.lock().ignore_poison(),
             has_one_server: self.scope.view.server().is_some(),
+            info: self.info.clone(),
         };
         let client_context = Some(self.client_context.clone());
         RequestContext {
             scope: self.scope.clone(),
-            info: self.info.clone(),
             client,
             client_context,
             updates: None,

@@ -33,7 +33,7 @@ fn gateway(spec: ServerSpec) -> TestGateway {
 }
 
 /// A client of one endpoint.
-struct EndpointClient<'a> {
+pub(super) struct EndpointClient<'a> {
     gateway: &'a TestGateway,
     path: &'static str,
     session: Option<String>,
@@ -41,12 +41,12 @@ struct EndpointClient<'a> {
 }
 
 impl<'a> EndpointClient<'a> {
-    fn stateless(gateway: &'a TestGateway, path: &'static str) -> Self {
+    pub(super) fn stateless(gateway: &'a TestGateway, path: &'static str) -> Self {
         Self { gateway, path, session: None, stateless: true }
     }
 
     /// Opens a session and returns the result of `initialize` too.
-    async fn session(gateway: &'a TestGateway, path: &'static str) -> (Self, Value) {
+    pub(super) async fn session(gateway: &'a TestGateway, path: &'static str) -> (Self, Value) {
         let mut client = Self { gateway, path, session: None, stateless: false };
         let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
         let (head, messages) = client.send("initialize", params, "").await;
@@ -87,7 +87,7 @@ impl<'a> EndpointClient<'a> {
     }
 
     /// Sends a request and returns its response.
-    async fn request(&self, method: &str, params: Value) -> Value {
+    pub(super) async fn request(&self, method: &str, params: Value) -> Value {
         self.send(method, params, "").await.1.pop().unwrap()
     }
 }

@@ -58,7 +58,7 @@ impl SharedServer {
         if joined.contains(&client) {
             return true;
         }
-        let others: Vec<u64> = self.shared_supervisors().flat_map(Supervisor::clients).collect();
+        let others: Vec<u64> = self.shared_supervisors().flat_map(Supervisor::seen_clients).collect();
         let is_free = || others.is_empty() && joined.is_empty();
         let is_told = || self.for_era(call.client.era).knows(&call.announced_capabilities());
         let may_join = others.contains(&client) || is_free() && is_told();

@@ -311,12 +311,16 @@ impl Mux {
     }
 
     /// Returns the remembered clients.
-    pub(super) fn clients(&self) -> Vec<u64> {
-        self.inner.pending().clients().as_ref().map_or_else(Vec::new, |clients| clients.as_slice().to_vec())
+    pub(super) fn seen_clients(&self) -> Vec<u64> {
+        self.inner
+            .pending()
+            .seen_clients()
+            .as_ref()
+            .map_or_else(Vec::new, |clients| clients.as_slice().to_vec())
     }
 
     pub(super) fn forget_client(&self, client: u64) {
-        if let Some(clients) = self.inner.pending().clients() {
+        if let Some(clients) = self.inner.pending().seen_clients() {
             clients.remove(client);
         }
     }
@@ -383,7 +387,7 @@ impl Mux {
     pub(super) fn enable_session(&self) {
         self.inner.has_ping.store(true, Ordering::Relaxed);
         if self.inner.on_question.is_some() {
-            self.inner.pending().clients().get_or_insert_default();
+            self.inner.pending().seen_clients().get_or_insert_default();
         }
     }
 

@@ -245,7 +245,7 @@ impl PendingRequests {
     }
 
     /// Returns the clients of calls on this connection, to remember them or forget some; `None` until that is set.
-    pub(super) fn clients(&mut self) -> &mut Option<SeenClients> {
+    pub(super) fn seen_clients(&mut self) -> &mut Option<SeenClients> {
         &mut self.clients
     }
 

@@ -11,21 +11,24 @@ use toolcrib::InProcess;
 /// The key of the name and version of a server in `_meta`.
 pub(crate) const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
 
+/// From a message of the client to the messages of the server.
+type Respond = dyn Fn(&Value) -> Vec<Value> + Send + Sync;
+
 /// A server that is one function: from a message of the client to the messages of the server.
 pub(crate) struct RawServer {
-    respond: fn(&Value) -> Vec<Value>,
+    respond: Arc<Respond>,
     pub(crate) received: Arc<Mutex<Vec<Value>>>,
 }
 
 impl RawServer {
-    pub(crate) fn new(respond: fn(&Value) -> Vec<Value>) -> Self {
-        Self { respond, received: Arc::default() }
+    pub(crate) fn new(respond: impl Fn(&Value) -> Vec<Value> + Send + Sync + 'static) -> Self {
+        Self { respond: Arc::new(respond), received: Arc::default() }
     }
 }
 
 impl InProcess for RawServer {
     fn serve(&self, pipe: DuplexStream) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        let respond = self.respond;
+        let respond = self.respond.clone();
         let received = self.received.clone();
         Box::pin(async move {
             let (reads, mut writes) = tokio::io::split(pipe);
