@@ -8,22 +8,33 @@ mod connector;
 mod gateway_check;
 mod replay_log;
 
+use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Result;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
 use tokio::net::UnixStream;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
+use toolcrib::protocol::jsonrpc::{code, encode_error_response, error_object, find_request_id};
 use toolcrib::{Crib, Project, ServerId};
 use toolcrib_serve::{McpService, PipeIdentity, serve_pipe};
 
 use self::connector::GatewayConnector;
 use crate::cli::StdioArgs;
 use crate::client;
+use crate::command_error::CommandError;
 use crate::exit::ExitStatus;
 use crate::output::Output;
 use crate::paths::Paths;
 use crate::policy_test::find_profile;
+
+/// The time without a request after which an agent that is not served is left.
+const REFUSAL_WAIT: Duration = Duration::from_secs(1);
+/// The bytes that are read from an agent that is not served.
+const MAX_REFUSED_BYTES: u64 = 1 << 20;
 
 /// Returns the working folder, if its path is valid UTF-8.
 fn working_folder() -> Option<String> {
@@ -48,10 +59,14 @@ pub(crate) async fn run(
 ) -> Result<ExitStatus> {
     let agent =
         AgentOptions { name: args.agent.as_ref().map(ServerId::as_str), profile: args.profile.as_deref() };
-    if let Some(name) = agent.profile {
-        find_profile(&paths.valid_config()?, name)?;
-    }
-    match find_or_start_gateway(config_flag, paths, out).await? {
+    let stream = match prepare(agent, config_flag, paths, out).await {
+        Ok(stream) => stream,
+        Err(error) => {
+            refuse_agent(&error).await;
+            return Err(error);
+        }
+    };
+    match stream {
         Some(stream) => {
             let mut connector = GatewayConnector::new(paths, config_flag, agent);
             let result = serve_attached(&mut connector, stream, paths, out).await;
@@ -61,6 +76,43 @@ pub(crate) async fn run(
         None => serve_standalone(agent, paths, out).await?,
     }
     Ok(ExitStatus::Success)
+}
+
+/// Checks the profile, and connects to the gateway.
+async fn prepare(
+    agent: AgentOptions<'_>,
+    config_flag: Option<&Path>,
+    paths: &Paths,
+    out: &mut Output,
+) -> Result<Option<UnixStream>> {
+    if let Some(name) = agent.profile {
+        find_profile(&paths.valid_config()?, name)?;
+    }
+    find_or_start_gateway(config_flag, paths, out).await
+}
+
+/// Answers the requests of the agent with the reason why it is not served, for as long as it keeps sending some. Agents show
+/// their users such an answer, but seldom what is written to stderr.
+async fn refuse_agent(error: &anyhow::Error) {
+    if std::io::stdin().is_terminal() {
+        return;
+    }
+    let hint = error.downcast_ref::<CommandError>().and_then(|error| error.hint.as_deref());
+    let text = hint.map_or_else(|| error.to_string(), |hint| format!("{error}; {hint}"));
+    let error = error_object(code::INTERNAL_ERROR, &text, None);
+    let mut stdin = BufReader::new(tokio::io::stdin().take(MAX_REFUSED_BYTES));
+    let mut line = Vec::new();
+    while let Ok(Ok(1..)) = timeout(REFUSAL_WAIT, stdin.read_until(b'\n', &mut line)).await {
+        if let Some(id) = find_request_id(&line) {
+            let mut answer = encode_error_response(Some(&id), &error);
+            answer.push(b'\n');
+            let mut stdout = std::io::stdout();
+            if stdout.write_all(&answer).and_then(|()| stdout.flush()).is_err() {
+                return;
+            }
+        }
+        line.clear();
+    }
 }
 
 /// Connects to the gateway, which is started if none is running. Returns `None` if this command has to serve the agent

@@ -348,6 +348,10 @@ fn commands_without_a_config_say_what_to_do() {
         assert!(stderr.contains("config file not found") && stderr.contains("`toolcrib init`"), "{stderr}");
         assert!(stderr.contains("`toolcrib add "), "{stderr}");
     }
+    let input = standalone::request(7, "initialize", "");
+    let refused = home.run_with_input(&["stdio"], &input).expect(6).json();
+    assert_eq!(refused["id"], 7, "an agent shows the answer, and no stderr");
+    assert!(refused["error"]["message"].as_str().unwrap().contains("`toolcrib init`"), "{refused}");
     let exported = run(&home, &["export", "claude"]).expect(0);
     assert!(exported.stderr.contains("`toolcrib init`"), "{}", exported.stderr);
 }
