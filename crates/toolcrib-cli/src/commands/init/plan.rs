@@ -440,7 +440,7 @@ impl InitPlan {
                     "removed": plan.removed,
                     "servers": self.scopes.get(plan.agent).map(|scope| &scope.servers),
                     "profile": self.scopes.get(plan.agent).and_then(|scope| scope.profile.as_deref()),
-                    "tools": plan.cost.map(|cost| cost.to_json()),
+                    "tools": plan.cost.map(CostChange::to_json),
                     "diff": plan.export.diff(),
                     "warnings": plan.export.warnings,
                     "next_step": plan.agent.next_step(AgentFileScope::User),
