@@ -146,8 +146,8 @@ fn end_without_changes(args: &InitArgs, plan: &InitPlan, out: &mut Output) -> Re
 
 /// Returns the command that makes the changes without a prompt.
 fn confirmed_command(args: &InitArgs, choices: &InitChoices) -> String {
-    let service = if args.no_service { " --no-service" } else { "" };
-    format!("toolcrib init --yes{service}{}", choices.to_options())
+    let command = if args.no_service { "toolcrib init --yes --no-service" } else { "toolcrib init --yes" };
+    command.to_owned() + &choices.to_options()
 }
 
 fn print_nothing_to_do(plan: &InitPlan, out: &mut Output) -> Result<ExitStatus> {

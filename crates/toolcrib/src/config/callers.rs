@@ -261,11 +261,7 @@ fn check_name<'a>(
     if let Some(agent) = name.strip_prefix(AGENT_PREFIX) {
         if let Err(error) = agent.parse::<ServerId>() {
             let message = format!("invalid name of an agent `{agent}`: {error}");
-            reader.error(
-                entry.offset,
-                message,
-                "write the name that `toolcrib export` takes, such as `agent:codex`",
-            );
+            reader.error(entry.offset, message, "write the name of an agent, such as `agent:codex`");
         }
         return CallerKind::Agent(agent);
     }
