@@ -92,7 +92,7 @@ pub(crate) struct LeaseClient {
     pub(crate) era: Era,
     /// True if the instance for the other era is up, and serves the client if the server speaks only that one.
     pub(crate) is_other_up: bool,
-    /// The capabilities that the server is told of; `None` for those of all clients.
+    /// The capabilities that the server is told; `None` for those of all clients.
     pub(crate) capabilities: Option<ClientCapabilities>,
 }
 
@@ -146,7 +146,7 @@ struct Snapshot {
     leased: Weak<LeasedServer>,
     /// The tools that leases may call, if the server is pinned strictly.
     pinned_items: Option<PinnedItems>,
-    /// The capabilities that the server was told of, if not those of all clients.
+    /// The capabilities that the server was told, if not those of all clients.
     told: Option<ClientCapabilities>,
 }
 
@@ -322,7 +322,7 @@ impl Supervisor {
         self.0.snapshot.borrow().leases() == 0
     }
 
-    /// Returns whether a client with these capabilities can use the server: it was told of them, or will be.
+    /// Returns whether a client with these capabilities can use the server: it was told them, or will be.
     pub(crate) fn knows(&self, capabilities: &ClientCapabilities) -> bool {
         let snapshot = self.0.snapshot.borrow();
         snapshot.state == ServerState::Asleep || snapshot.told.as_ref() == Some(capabilities)

@@ -20,7 +20,8 @@ const CALLS: Faults = Faults { late: 5_000, ..Faults::NONE };
 /// Reloads the config `times` times, one change after the other, and checks the result. Makes at most as many calls as
 /// the plan has.
 pub async fn run(plan: &Plan, times: u64) -> Report {
-    let bed = TestBed::new(&plan.gateway, &plan.fake, plan.servers);
+    // One process for clients of both eras, so that those of unchanged servers are known before the first reload.
+    let bed = TestBed::new(&plan.gateway, &plan.fake, plan.servers).with("", |_| "sharing = \"shared\"\n");
     let mut gateway = bed.home.serve();
     let mut report = Report::new(plan);
     let monitor = ResourceMonitor::new(gateway.pid());

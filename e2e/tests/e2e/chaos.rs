@@ -34,7 +34,7 @@ async fn faults_lose_duplicate_or_misdeliver_no_call() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn first_calls_to_many_servers_start_each_once() {
+async fn first_calls_to_many_servers_start_each_once_per_era() {
     let _watchdog = watchdog();
     assert_no_violations(&cold_start::run(&plan(300, 30)).await);
 }

@@ -49,6 +49,12 @@ pub(super) fn with_question_hint(mut error: CommandError) -> CommandError {
     } else if needs("sampling", CREATE_MESSAGE) {
         error.hint = Some("the tool needs a model: use it in an agent that supports sampling".to_owned());
     }
+    // The message of the protocol does not name it.
+    let missing: Vec<&str> =
+        required.as_object().into_iter().flat_map(|required| required.keys()).map(String::as_str).collect();
+    if !missing.is_empty() && !missing.iter().all(|capability| message.contains(capability)) {
+        error.message = format!("{}: {}", error.message, missing.join(", "));
+    }
     error
 }
 

@@ -42,7 +42,7 @@ impl SharedServer {
     }
 
     /// Returns whether clients of an era use the server in a session, as far as that is known. Only there it sends requests.
-    fn opens_session(&self, era: Era) -> bool {
+    pub(super) fn opens_session(&self, era: Era) -> bool {
         let Some(eras) = self.known_eras() else { return true };
         match eras.only() {
             Some(only) => only == Era::Session,
@@ -51,7 +51,7 @@ impl SharedServer {
     }
 
     /// Returns whether the client of a call uses the shared instance: it did so before, or no connected client does and the
-    /// server is told of this client's capabilities. If `joins` is true, it does so from now on.
+    /// server is told this client's capabilities. If `joins` is true, it does so from now on.
     fn joins(&self, own: &OwnInstances, call: &Call, joins: bool) -> bool {
         let client = call.client.key;
         let mut joined = own.joined.lock().ignore_poison();

@@ -142,7 +142,8 @@ impl SharedServer {
             }
         }
         let asked = self.for_era(call.client.era);
-        let capabilities = self.splits_clients().then(|| call.announced_capabilities());
+        let is_session = self.opens_session(call.client.era);
+        let capabilities = (self.splits_clients() && is_session).then(|| call.announced_capabilities());
         let client = LeaseClient { capabilities, ..self.lease_client(asked, call.client.era) };
         let lease = asked.lease(client).await?;
         Ok((lease, LeaseOrigin::shared(self.key_of(asked), asked)))

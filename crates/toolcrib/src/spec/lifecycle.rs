@@ -58,7 +58,7 @@ impl Sharing {
         Self::ALL.iter().find(|(_, sharing)| *sharing == self).map_or("auto", |(name, _)| name)
     }
 
-    /// Returns whether all clients share the server, whatever client, project or caller they are.
+    /// Returns whether all clients share the server, independent of client, project and caller.
     pub fn is_shared(self) -> bool {
         matches!(self, Self::Auto | Self::Shared | Self::One)
     }

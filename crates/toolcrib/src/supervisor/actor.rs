@@ -90,7 +90,7 @@ pub(super) struct Actor {
     metrics: Arc<ServerMetrics>,
     stderr: Arc<StderrTail>,
     owner: Arc<InstanceOwner>,
-    /// The capabilities that the server is told of, if it is shared and sends requests to its clients: those of the client that
+    /// The capabilities that the server is told, if it is shared and sends requests to its clients: those of the client that
     /// it was started for.
     told: Option<ClientCapabilities>,
     services: SupervisorServices,

@@ -117,7 +117,7 @@ pub(crate) struct LaunchContext {
     /// The client that servers see.
     pub(crate) declaration: Arc<ClientDeclaration>,
     pub(crate) secrets: Option<SecretStoreHandle>,
-    /// Is told of requests to clients, of a server that clients share.
+    /// Learns about requests to clients, of a server that clients share.
     pub(crate) on_question: Option<OnQuestion>,
     /// The tokens with which callers authenticate.
     #[cfg(feature = "http")]

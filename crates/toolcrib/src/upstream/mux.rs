@@ -141,7 +141,7 @@ pub(super) struct MuxContext {
     pub(super) tasks: TaskTracker,
     /// True if log messages of the server may name the request that they belong to.
     pub(super) logs_name_requests: bool,
-    /// Is told of requests to clients, of a server that clients share.
+    /// Learns about requests to clients, of a server that clients share.
     pub(super) on_question: Option<OnQuestion>,
 }
 

@@ -226,7 +226,7 @@ pub(super) struct PendingRequests {
     last_client: Option<LastClient>,
     /// The newest message that was discarded without a request that it failed.
     discarded: Option<DiscardedMessage>,
-    /// The clients of calls on this connection, the newest last; `None` if nobody wants to know them.
+    /// The clients of calls on this connection, the newest last; `None` if they are not remembered.
     clients: Option<SeenClients>,
 }
 

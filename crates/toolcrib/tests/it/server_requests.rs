@@ -9,7 +9,9 @@ use toolcrib::protocol::era::capabilities::ClientCapabilities;
 use toolcrib::protocol::json::object::Object;
 use toolcrib::protocol::jsonrpc::ResponsePayload;
 use toolcrib::protocol::versions::Era;
-use toolcrib::{Call, CallUpdate, Caller, Client, Crib, Outcome, Selector, ServerLimits, ServerSpec};
+use toolcrib::{
+    Call, CallUpdate, Caller, Client, Crib, Outcome, Selector, ServerLimits, ServerSpec, Sharing,
+};
 
 use crate::asking_server::AskingServer;
 use crate::support::{id, settle};
@@ -278,7 +280,8 @@ async fn rounds_of_requests_are_limited() {
 #[tokio::test(start_paused = true)]
 async fn request_near_a_suspended_call_is_ambiguous() {
     let server = AskingServer::in_session();
-    let crib = crib_of(&server);
+    let spec = ServerSpec::in_process(id("a"), server.clone()).sharing(Sharing::Shared);
+    let crib = Crib::builder().server(spec).build().unwrap();
     let params = asking(ELICIT, &json!({}));
     let asked = crib.call(call(&params).client(eliciting_client(1, Era::Stateless))).await.unwrap();
     assert_eq!(asked.to_value()["resultType"], "input_required");

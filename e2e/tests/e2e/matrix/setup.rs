@@ -31,9 +31,11 @@ impl Setup {
             Era::Session => "session",
             _ => "stateless",
         };
+        // Clients of the matrix server see what others did there.
         let config =
             server_config(env!("CARGO_BIN_EXE_reference-server"), "reference", &["--stdio", "--era", era])
                 + &server_config(env!("CARGO_BIN_EXE_matrix-server"), "matrix", &["--era", era])
+                + "sharing = \"shared\"\n"
                 + "\n[profiles.search]\nexpose = \"search\"\n";
         let home = Home::new(env!("CARGO_BIN_EXE_crib"), &config);
         let gateway = Arc::new(home.serve());

@@ -290,12 +290,13 @@ impl ClientCapabilities {
     }
 
     /// Returns the object to declare in a session that is opened for this client alone: without `tasks`, which are not
-    /// forwarded.
+    /// forwarded, and without the extension for them, whose results sessions have no form for.
     pub fn to_session_json(&self) -> Bytes {
         let Ok(mut object) = Object::parse(&self.raw) else { return Bytes::from_static(b"{}") };
-        match object.remove("tasks") {
-            Some(_) => object.to_bytes(),
-            None => self.raw.clone(),
+        let has_tasks = object.remove("tasks").is_some();
+        match remove_task_extension(&mut object) || has_tasks {
+            true => object.to_bytes(),
+            false => self.raw.clone(),
         }
     }
 
@@ -304,16 +305,23 @@ impl ClientCapabilities {
         let Ok(mut object) = Object::parse(&self.raw) else { return Bytes::from_static(b"{}") };
         object.remove("tasks");
         // Sessions have no form for a task result of the stateless era.
-        if let Some(mut announced) = object.get("extensions").and_then(|raw| Object::parse(raw).ok())
-            && announced.remove(extensions::TASKS).is_some()
-        {
-            object.set_unchecked("extensions", announced.to_bytes());
-        }
+        remove_task_extension(&mut object);
         if self.roots {
             object.set_unchecked("roots", Bytes::from_static(b"{}"));
         }
         object.to_bytes()
     }
+}
+
+/// Removes the extension for tasks from a capabilities object, and returns whether it was there.
+fn remove_task_extension(capabilities: &mut Object) -> bool {
+    let announced = capabilities.get("extensions").and_then(|raw| Object::parse(raw).ok());
+    let Some(mut announced) = announced else { return false };
+    let is_announced = announced.remove(extensions::TASKS).is_some();
+    if is_announced {
+        capabilities.set_unchecked("extensions", announced.to_bytes());
+    }
+    is_announced
 }
 
 /// Returns whether servers which clients share are told about an extension.

@@ -391,7 +391,7 @@ impl Actor {
         self.owner.capabilities.as_ref().is_some_and(ClientCapabilities::has_extensions)
     }
 
-    /// Returns the capabilities that the server was told of, if its listing may depend on them and is remembered with them.
+    /// Returns the capabilities that the server was told, if its listing may depend on them and is remembered with them.
     fn told_capabilities(&self) -> Option<&ClientCapabilities> {
         let of_owner = self.owner.capabilities.as_ref().filter(|_| self.spec.sharing == Sharing::Auto);
         self.told.as_ref().or(of_owner)
