@@ -64,7 +64,7 @@ fn audit_records_allowed_and_denied_calls_of_each_caller() {
         [
             ["ci", "fake", "echo", "allowed", "ok"],
             ["ci", "fake", "pid", "denied", "denied"],
-            ["ci", "other", "other__echo", "denied", "unknown"],
+            ["ci", "other", "echo", "denied", "unknown"],
             ["root", "other", "echo", "allowed", "ok"],
             ["root", "-", "fake__nope", "none", "unknown"],
         ]

@@ -103,7 +103,9 @@ fn check_answers(clients: &mut Clients, server: &str) {
     clients.check_equal(&name("env"), &json!({"name": "HOME"}), &format!("`policy.deny` has `{server}.env`"));
     let [direct, wrapped] = clients.call("hidden__echo", &json!({"text": "x"}));
     assert!(
-        direct.contains("`local` may not use `hidden`") && wrapped.contains("`local` may not use `hidden`")
+        direct.contains("`local` may not use `hidden.echo`")
+            && wrapped.contains("`local` may not use `hidden.echo`"),
+        "{direct} {wrapped}"
     );
     clients.check_equal(&name("absent"), &json!({}), "Unknown tool");
     clients.check_equal(&name("note"), &json!({"text": "x"}), r#""content""#);

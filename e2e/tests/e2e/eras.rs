@@ -79,10 +79,15 @@ fn by_result() -> Value {
     json!({"method": ASK, "message": "sure?", "via": "result"})
 }
 
+/// Returns a home whose gateway starts no server before a client needs it.
+fn idle_home(config: &str) -> Home {
+    home(&format!("{config}[limits]\nlisting-wait = '20s'\nfirst-listing-wait = '0s'\n"))
+}
+
 #[test]
 fn process_is_started_in_the_era_of_the_client() {
     for lists_first in [false, true] {
-        let home_of_session = home(&process("both", ""));
+        let home_of_session = idle_home(&process("both", ""));
         let gateway = home_of_session.serve();
         let mut session = client(&gateway, Era::Session);
         if lists_first {
@@ -91,7 +96,7 @@ fn process_is_started_in_the_era_of_the_client() {
         assert_eq!(ask_in_session(&mut session, &by_request()), ACCEPTED);
         assert_eq!(status(&home_of_session)["era"], "legacy");
 
-        let home_of_stateless = home(&process("both", ""));
+        let home_of_stateless = idle_home(&process("both", ""));
         let gateway = home_of_stateless.serve();
         let mut stateless = client(&gateway, Era::Stateless);
         if lists_first {
@@ -150,7 +155,7 @@ fn assert_subscription_works(client: &mut HttpClient) {
 fn declared_sharing_keeps_one_process_for_both_eras() {
     for sharing in ["shared", "one"] {
         let config = process("both", &format!("sharing = '{sharing}'\n"));
-        let home_of_session = home(&config);
+        let home_of_session = idle_home(&config);
         let gateway = home_of_session.serve();
         let mut session = client(&gateway, Era::Session);
         let mut stateless = client(&gateway, Era::Stateless);
@@ -159,7 +164,7 @@ fn declared_sharing_keeps_one_process_for_both_eras() {
         assert_eq!([era_of_process(&mut session), era_of_process(&mut stateless)], ["session"; 2]);
         assert_eq!(ask_stateless(&mut stateless, &by_request()), ACCEPTED);
 
-        let home_of_stateless = home(&config);
+        let home_of_stateless = idle_home(&config);
         let gateway = home_of_stateless.serve();
         let mut stateless = client(&gateway, Era::Stateless);
         let pid = stateless.text("s__pid", &json!({}));
@@ -187,7 +192,7 @@ fn process_of_one_era_is_one_process_for_all_clients() {
             let count_file = folder.path().join("starts");
             let args = ["--era", speaks, "--count-file", count_file.to_str().unwrap()];
             let config = server_config(env!("CARGO_BIN_EXE_fake-server"), "s", &args);
-            let home = home(&(config + "lifecycle = { restarts = { at-most = 0, within = '1m' } }\n"));
+            let home = idle_home(&(config + "lifecycle = { restarts = { at-most = 0, within = '1m' } }\n"));
             let gateway = home.serve();
             let mut pids = Vec::new();
             for era in [first, first.other(), first] {

@@ -120,7 +120,8 @@ impl ExitReport {
         let is_error = |line: &&str| !line.starts_with("npm error") && names_error(line);
         if let Some(error) = lines.iter().rposition(is_error) {
             // A panic in Rust has its message on the next line.
-            let message = lines.get(error + 1).filter(|_| lines[error].contains(" panicked at "));
+            let is_rust_panic = lines[error].contains(" panicked at ") || lines[error].ends_with(" panicked");
+            let message = lines.get(error + 1).filter(|_| is_rust_panic);
             return message.or(lines.get(error)).copied();
         }
         let is_usage = |line: &&&str| line.contains("--help") || line.starts_with("Node.js v");
