@@ -330,6 +330,9 @@ impl McpService {
         if raw_cursor.is_some() && cursor.is_none() {
             return (reject(code::INVALID_PARAMS, "`params.cursor` must be a string"), None);
         }
+        if let Some((answer, catalog)) = self.list_if_uncertain(&context, kind, &params).await {
+            return (answer, catalog);
+        }
         let catalog = match self.load_catalog(scope, era, kind, cursor.is_none()).await {
             Ok(catalog) => catalog,
             Err(error) => return (self.error_payload(&error), None),
@@ -409,6 +412,35 @@ impl McpService {
             Box::pin(self.crib.discover_for_client(&call, context.scope.view.server())).await;
         }
         self.crib.own_catalog(&call)
+    }
+
+    /// Returns the answer of the only server of an endpoint to a list request, if its last known list may not be what it would
+    /// answer now, and the catalog with that answer.
+    async fn list_if_uncertain(
+        &self,
+        context: &RequestContext,
+        kind: ListKind,
+        params: &Object,
+    ) -> Option<(ResponsePayload, Option<Arc<Catalog>>)> {
+        let scope = &context.scope;
+        let server = scope.view.server()?.clone();
+        if kind == ListKind::Tools && self.lists_read_result(scope) {
+            return None;
+        }
+        let era = context.client.era;
+        let selector = Selector::OnServer(server, kind.method().to_owned());
+        let call = context.clone().call(kind.method().into(), selector, params.clone());
+        let wait = self.first_wait(scope).request;
+        match Box::pin(self.crib.list_if_uncertain(kind, call, wait)).await.transpose()? {
+            Ok(outcome) => {
+                if kind == ListKind::Tools {
+                    self.recent_clients.record_list(scope, Instant::now());
+                }
+                let catalog = self.crib.catalog_for(scope.caller());
+                Some((adapt_outcome(outcome, kind.method(), era), Some(catalog)))
+            }
+            Err(error) => Some((self.error_payload(&error), None)),
+        }
     }
 
     /// Asks a server for a page of a list; `None` if it is not asked for this client or does not answer in time.

@@ -56,7 +56,6 @@ use crate::pipeline::subscription::{self, Subscription};
 use crate::pipeline::suspended_calls::SuspendedCalls;
 use crate::pipeline::telemetry::TracedCall;
 use crate::pipeline::{era_bridge, telemetry};
-use crate::protocol::era::capabilities::Client;
 use crate::protocol::era::client::{ROOTS_CHANGED, SUBSCRIBE};
 use crate::protocol::json::object::Object;
 use crate::protocol::versions::Era;
@@ -295,12 +294,6 @@ impl Crib {
         stops.join_all().await;
         self.router().services.cache.invalidate(server, None, Invalidation::All);
         stopped
-    }
-
-    /// Reports that a client opened a session at the endpoint of one server. It is sent what that server sends outside of
-    /// calls, as long as it is the only client.
-    pub fn client_connected(&self, server: &ServerId, client: &Client, context: &Arc<ClientContext>) {
-        self.router().registry.client_connected(server, client, context);
     }
 
     /// Reports that a client disconnected. Instances that only it used are stopped once their calls have ended.

@@ -10,6 +10,7 @@ pub(crate) mod cards;
 mod lease;
 mod lease_gate;
 pub(crate) mod listing_store;
+mod lists;
 pub(crate) mod memory_watch;
 pub(crate) mod metrics;
 mod recent_callers;
@@ -31,15 +32,13 @@ use crate::access::pins::PinnedItems;
 use crate::call::client_context::InstanceOwner;
 use crate::call::instance_clients::InstanceClients;
 use crate::model::error::{Error, ErrorKind};
-use crate::model::listing::{ListFailure, ListTtl, Listing};
+use crate::model::listing::{ListFailure, Listing};
 use crate::model::status::{LastError, ListingError, ServerState, ServerStatus};
 use crate::process::stderr::StderrTail;
 use crate::protocol::era::capabilities::ClientCapabilities;
-use crate::protocol::list_kind::{ListKind, ListKinds};
 use crate::protocol::versions::Era;
 use crate::spec::{Endpoint, ServerSpec};
 use crate::upstream::Connection;
-use crate::upstream::relist::PendingRelist;
 use crate::util::clock::{self, SuspendClock};
 use crate::util::tasks::SpawnBoxed as _;
 #[cfg(test)]
@@ -94,12 +93,14 @@ pub(crate) struct LeaseClient {
     pub(crate) is_other_up: bool,
     /// The capabilities that the server is told; `None` for those of all clients.
     pub(crate) capabilities: Option<ClientCapabilities>,
+    /// True if the lists are read when the server is started. A client of one server asks for them itself.
+    pub(crate) needs_lists: bool,
 }
 
 impl From<Era> for LeaseClient {
     /// Creates the client of a server with one instance.
     fn from(era: Era) -> Self {
-        Self { era, is_other_up: false, capabilities: None }
+        Self { era, is_other_up: false, capabilities: None, needs_lists: true }
     }
 }
 
@@ -413,34 +414,6 @@ impl Supervisor {
     pub(crate) fn listing(&self) -> Option<Arc<Listing>> {
         let known = self.0.snapshot.borrow().known_listing.as_ref().map(|known| known.listing.clone());
         known.or_else(|| self.0.cards.listing())
-    }
-
-    /// Returns how long one of the lists is valid.
-    pub(crate) fn list_ttl(&self, kind: ListKind) -> ListTtl {
-        let snapshot = self.0.snapshot.borrow();
-        snapshot.known_listing.as_ref().map(|known| known.listing.ttl(kind)).unwrap_or_default()
-    }
-
-    /// Requests those of the lists that are out of date, if the server runs, and returns the listing to wait for.
-    pub(crate) fn refresh(&self, kinds: ListKinds, now: Instant) -> Option<PendingRelist> {
-        let snapshot = self.0.snapshot.borrow();
-        let connection = snapshot.listable_connection()?;
-        let listing = &snapshot.known_listing.as_ref()?.listing;
-        let list_ttl = self.0.spec.lifecycle.list_ttl;
-        let stale = kinds.iter().filter(|kind| listing.is_stale(*kind, list_ttl, now)).collect();
-        connection.refresh_lists(kinds, stale)
-    }
-
-    /// Requests all lists, if the server runs, and returns the listing to wait for.
-    pub(crate) fn relist(&self) -> Option<PendingRelist> {
-        let connection = self.0.snapshot.borrow().listable_connection()?;
-        connection.refresh_lists(ListKinds::ALL, ListKinds::ALL)
-    }
-
-    /// Returns why a list could not be read when that was last tried.
-    pub(crate) fn list_failure(&self, kind: ListKind) -> Option<ListFailure> {
-        let snapshot = self.0.snapshot.borrow();
-        snapshot.list_failures.iter().find(|failure| failure.kind == kind).cloned()
     }
 
     /// Returns a lease for a client. Starts the server if needed, in the era of the client if it speaks both, waits for a

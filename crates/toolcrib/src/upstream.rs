@@ -44,6 +44,7 @@ use crate::util::locks::IgnorePoison as _;
 use crate::util::panics;
 use deadline::{Deadline, RequestDeadline};
 use fair_queue::{FairQueue, Turn, TurnRequest};
+use listing::ClientLists;
 use mux::{Mux, PendingReply};
 use pending::ResponseReceiver;
 use subscriptions::ResourceSubscriptions;
@@ -69,6 +70,7 @@ pub(crate) struct Connection {
     call_queue: FairQueue,
     subscriptions: ResourceSubscriptions,
     task_only_tools: TaskOnlyTools,
+    client_lists: ClientLists,
 }
 
 /// The part of a spec that every call on a connection follows. It can be replaced while the connection is open.
@@ -303,8 +305,6 @@ impl Connection {
     /// Sends a notification of a client. The outcome is an empty result.
     fn notify_for(&self, call: &mut Call, own_name: &str) -> Result<Outcome, Error> {
         call.set_own_name(own_name);
-        let revision = self.handshake.revision;
-        era::adapt_params_for_server(&mut call.params, revision, Some(&call.client), &self.client_info, None);
         let is_passed = match call.method() {
             // Those of one client are not those of a session that others use too. Its own instances are notified by themselves.
             ROOTS_CHANGED => self.is_shared && self.mux.clients().is_only(call.client.key),
@@ -315,6 +315,8 @@ impl Connection {
         if !is_passed {
             return Ok(self.to_outcome(ResponsePayload::Result(Bytes::from_static(b"{}"))));
         }
+        let revision = self.handshake.revision;
+        era::adapt_params_for_server(&mut call.params, revision, Some(&call.client), &self.client_info, None);
         self.mux.send_notification(&call.method, &call.params)?;
         call.dispatched = true;
         Ok(self.to_outcome(ResponsePayload::Result(Bytes::from_static(b"{}"))))

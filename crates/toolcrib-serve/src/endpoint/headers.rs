@@ -199,7 +199,12 @@ pub(super) async fn check_header_params(
 ) -> Result<(), String> {
     let Some(params) = params.filter(|_| method == "tools/call") else { return Ok(()) };
     let Some(tool) = params.get_string("name") else { return Ok(()) };
-    let digest = service.catalog_digest(&service.catalog_with_tool(scope, &tool).await);
+    // At the endpoint of one server, only a client that has read the definitions knows of such headers.
+    let catalog = match scope.view.server().is_some() && !has_param_headers(headers) {
+        true => service.crib.catalog_for(scope.caller()),
+        false => service.catalog_with_tool(scope, &tool).await,
+    };
+    let digest = service.catalog_digest(&catalog);
     let Some(header_params) = digest.header_params(&scope.view, &tool) else { return Ok(()) };
     for param in header_params.iter() {
         let name = &param.header;
@@ -210,6 +215,10 @@ pub(super) async fn check_header_params(
         param.check(value, params.get("arguments")).map_err(|reason| format!("`{name}` {reason}"))?;
     }
     Ok(())
+}
+
+fn has_param_headers(headers: &HeaderMap) -> bool {
+    headers.keys().any(|name| name.as_str().starts_with("mcp-param-"))
 }
 
 /// Returns whether a GET accepts an event stream.

@@ -14,6 +14,11 @@ use super::CatalogScope;
 /// Digests of the lists whose changes are announced: tools, prompts, and resources with their templates.
 pub(crate) type ListDigests = [u64; 3];
 
+/// The digest of a list of the only server of an endpoint that was never read. A client cannot have seen it.
+pub(crate) const UNREAD_LIST: u64 = 0;
+/// The digest of a list that a client was refused.
+pub(crate) const REFUSED_LIST: u64 = 1;
+
 /// List digests and header parameters of one catalog.
 #[derive(Debug)]
 pub(crate) struct CatalogDigest {
@@ -52,7 +57,15 @@ impl CatalogDigest {
         if let Some(cached) = digests.get(view) {
             return *cached;
         }
+        let is_unread = |kinds: &[ListKind]| {
+            let is_refused = |server| kinds.iter().any(|kind| catalog.list_error(*kind, server).is_some());
+            view.server()
+                .is_some_and(|server| catalog.server_capabilities(server).is_none() || is_refused(server))
+        };
         let digest = |kinds: &[ListKind]| {
+            if is_unread(kinds) {
+                return UNREAD_LIST;
+            }
             let mut hasher = DefaultHasher::new();
             kinds.iter().for_each(|kind| catalog.list_json(*kind, view.server()).hash(&mut hasher));
             hasher.finish()

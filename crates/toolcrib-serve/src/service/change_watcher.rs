@@ -22,7 +22,7 @@ use super::{CatalogScope, EndpointScope, McpService};
 
 /// Shortest time between two notifications of one client about changed lists. A client that asks for a list may cause the
 /// next change: some servers list something else every time.
-const LIST_CHANGE_INTERVAL: Duration = Duration::from_secs(1);
+const LIST_CHANGE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A change that clients may be notified of.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use toolcrib::protocol::era::{IMPLEMENTATION, meta};
 use toolcrib::protocol::json::object::{Object, as_string, parse_array};
 use toolcrib::protocol::jsonrpc::{RequestId, ResponsePayload, code, encode_notification};
 
-use super::catalog_digest::ListDigests;
+use super::catalog_digest::{ListDigests, UNREAD_LIST};
 use super::change_watcher::{
     ChangeEvent, ChangeSink, encode_list_changed, encode_lists_changed, encode_resource_updates,
     tagged_params,
@@ -115,8 +115,8 @@ impl ChangeSink for ListenStream {
         match event {
             ChangeEvent::Lists(current) => {
                 let last = self.last_digests;
-                let changed =
-                    (0..current.len()).filter(|list| self.lists[*list] && last[*list] != current[*list]);
+                let has_changed = |list: &usize| last[*list] != current[*list] && last[*list] != UNREAD_LIST;
+                let changed = (0..current.len()).filter(|list| self.lists[*list] && has_changed(list));
                 let messages = changed.map(|list| encode_list_changed(list, tag)).collect();
                 self.last_digests = *current;
                 messages

@@ -1,5 +1,6 @@
 //! The client state of a session, over HTTP and on pipes.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -23,7 +24,7 @@ use toolcrib::{
     ServerId, Subscription,
 };
 
-use super::catalog_digest::ListDigests;
+use super::catalog_digest::{ListDigests, REFUSED_LIST, UNREAD_LIST};
 use super::change_watcher::{
     ChangeEvent, ChangeSink, encode_list_changed, encode_lists_changed, encode_log, encode_resource_updates,
     list_index,
@@ -51,6 +52,8 @@ pub(crate) struct SessionClientState {
     log_level: Mutex<Option<LogLevel>>,
     /// Digests of the lists that the client has last seen or been notified of.
     last_digests: Mutex<ListDigests>,
+    /// Requests for each of these lists that are in progress.
+    lists_in_progress: [AtomicUsize; 3],
     subscriptions: Mutex<Vec<Subscription>>,
     pub(crate) questions: Arc<PendingQuestions>,
     /// Sends questions to the client while none of its requests is in progress.
@@ -83,12 +86,13 @@ impl SessionClientState {
             scope,
             revision: client::negotiate_revision(initialize),
             version: client::client_version(initialize),
+            info: client::client_info(initialize),
             since: wall_time(),
             handle: service.connect_client(),
             capabilities,
-            info: client::client_info(initialize),
             log_level: Mutex::default(),
             last_digests: Mutex::new(last_digests),
+            lists_in_progress: Default::default(),
             subscriptions: Mutex::default(),
             questions,
             idle_updates,
@@ -291,12 +295,11 @@ impl SessionClientState {
     }
 
     async fn list(&self, service: &McpService, kind: ListKind, params: Object) -> ResponsePayload {
+        let list = list_index(kind);
+        let _in_progress = ListInProgress::begin(&self.lists_in_progress[list]);
         let (response, catalog) = service.list(self.request_context(false), kind, params).await;
-        if let Some(catalog) = catalog {
-            let list = list_index(kind);
-            let digests = service.list_digests_of(&catalog, &self.scope);
-            self.last_digests.lock().ignore_poison()[list] = digests[list];
-        }
+        let digest = catalog.map(|catalog| service.list_digests_of(&catalog, &self.scope)[list]);
+        self.last_digests.lock().ignore_poison()[list] = digest.unwrap_or(REFUSED_LIST);
         response
     }
 
@@ -342,7 +345,9 @@ impl SessionClientState {
     /// Returns the error with which the only server of the endpoint refuses a log level, if it does not support logging.
     async fn ask_about_level(&self, service: &McpService, params: Option<Object>) -> Option<ResponsePayload> {
         let server = self.scope.view.server()?;
-        let catalog = service.crib.catalog_for(self.scope.caller());
+        let wait = service.first_wait(&self.scope).request;
+        let introduced = service.crib.load_server_for(server, self.scope.caller(), Era::Session, wait);
+        let catalog = Box::pin(introduced).await.ok()?;
         if declares_capability(catalog.server_capabilities(server)?, "logging") {
             return None;
         }
@@ -350,8 +355,7 @@ impl SessionClientState {
         let call = self.request_context(false).call(SET_LEVEL.into(), selector, params.unwrap_or_default());
         // A server that cannot be asked sends no log messages either.
         let outcome = Box::pin(service.crib.call(call)).await.ok()?;
-        let is_refused = outcome.era == Era::Session && matches!(outcome.answer, ResponsePayload::Error(_));
-        is_refused.then_some(outcome.answer)
+        matches!(outcome.answer, ResponsePayload::Error(_)).then_some(outcome.answer)
     }
 
     async fn subscribe(&self, service: &McpService, params: Option<&Object>) -> ResponsePayload {
@@ -431,6 +435,22 @@ impl SessionClientState {
     }
 }
 
+/// Counts a list request until it is dropped.
+struct ListInProgress<'a>(&'a AtomicUsize);
+
+impl<'a> ListInProgress<'a> {
+    fn begin(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for ListInProgress<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 fn missing_uri() -> ResponsePayload {
     reject(code::INVALID_PARAMS, "`params.uri` must be the URI of a resource")
 }
@@ -440,9 +460,15 @@ impl ChangeSink for Arc<SessionClientState> {
         let notification = match event {
             ChangeEvent::Lists(current) => {
                 let mut last = self.last_digests.lock().ignore_poison();
-                let changed = (0..current.len()).filter(|list| last[*list] != current[*list]);
-                let messages = changed.map(|list| encode_list_changed(list, None)).collect();
-                *last = *current;
+                let mut messages = Vec::new();
+                for list in 0..current.len() {
+                    // What a list in progress shows need not be announced.
+                    let is_in_progress = self.lists_in_progress[list].load(Ordering::Relaxed) > 0;
+                    if last[list] != current[list] && !is_in_progress {
+                        let before = std::mem::replace(&mut last[list], current[list]);
+                        messages.extend((before != UNREAD_LIST).then(|| encode_list_changed(list, None)));
+                    }
+                }
                 return messages;
             }
             ChangeEvent::Lagged => {

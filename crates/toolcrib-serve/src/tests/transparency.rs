@@ -391,7 +391,8 @@ async fn page_of_one_server_is_its_own_result_in_its_own_era() {
         json!({"resultType": "complete", "ttlMs": 0, "cacheScope": "private", "x": [1.50], "tools": tools});
     assert_eq!(own, page);
     let (session, _) = EndpointClient::session(&gateway, "/mcp/s/s").await;
-    assert_eq!(session.request("tools/list", json!({})).await["result"], json!({"tools": tools}));
+    let own = session.request("tools/list", json!({})).await["result"].clone();
+    assert_eq!(own, json!({"tools": tools, "x": [1.50]}), "only what belongs to the other era is removed");
 }
 
 #[tokio::test]
@@ -474,6 +475,62 @@ async fn update_of_a_denied_sub_resource_is_not_delivered() {
     }
     let uris: Vec<Value> = messages.iter().filter_map(updated).collect();
     assert_eq!(uris, [json!("note://a")]);
+}
+
+#[tokio::test]
+async fn list_at_the_endpoint_of_one_server_is_the_only_request_for_it() {
+    for era in [Era::Session, Era::Stateless] {
+        let respond = if era == Era::Session { respond_in_session } else { respond_stateless };
+        let server = RawServer::new(respond);
+        let received = server.received.clone();
+        let gateway = gateway(spec(era, server));
+        let client = match era {
+            Era::Session => EndpointClient::session(&gateway, "/mcp/s/s").await.0,
+            _ => EndpointClient::stateless(&gateway, "/mcp/s/s"),
+        };
+        client.request("tools/call", json!({"name": "one", "arguments": {}})).await;
+        let lists = || {
+            let received = received.lock().unwrap();
+            let is_list = |message: &&Value| message["method"] == "tools/list";
+            let cursor = |message: &Value| message["params"]["cursor"].clone();
+            received.iter().filter(is_list).map(cursor).collect::<Vec<Value>>()
+        };
+        assert_eq!(lists(), Vec::<Value>::new(), "{era:?}: nobody asked");
+        let first = client.request("tools/list", json!({})).await["result"].clone();
+        assert_eq!(lists(), [Value::Null], "{era:?}");
+        if era == Era::Session {
+            client.request("tools/list", json!({"cursor": first["nextCursor"]})).await;
+            assert_eq!(lists(), [Value::Null, json!("page+2==")]);
+        }
+        let all = EndpointClient::stateless(&gateway, "/mcp");
+        let listed = all.request("tools/list", json!({})).await["result"]["tools"].clone();
+        assert_eq!(listed[0]["name"].as_str().unwrap().split_once("__").unwrap().0, "s", "{listed}");
+        // The list of the stateless server expires immediately.
+        let repeated = lists().iter().filter(|cursor| cursor.is_null()).count();
+        assert_eq!(
+            repeated,
+            if era == Era::Session { 1 } else { 2 },
+            "what the client has read is the known list"
+        );
+    }
+}
+
+#[tokio::test]
+async fn list_that_hangs_delays_nothing_else() {
+    fn respond(message: &Value) -> Vec<Value> {
+        if message["method"] == "tools/list" { Vec::new() } else { respond_in_session(message) }
+    }
+    let crib = Crib::builder().server(spec(Era::Session, RawServer::new(respond))).build().unwrap();
+    let gateway = TestGateway::with_crib(crib.clone(), 1 << 20, 10);
+    let (client, introduction) =
+        timeout(TOO_LONG, EndpointClient::session(&gateway, "/mcp/s/s")).await.unwrap();
+    assert_eq!(introduction["serverInfo"], info());
+    let called = client.request("tools/call", json!({"name": "one", "arguments": {}}));
+    assert!(timeout(TOO_LONG, called).await.unwrap()["result"].is_object());
+    let listed = timeout(TOO_LONG, client.request("resources/list", json!({}))).await.unwrap();
+    assert_eq!(listed["result"]["resources"][0]["uri"], "note://a", "{listed}");
+    let status = crib.status();
+    assert_eq!(status[0].tools, None, "{status:?}");
 }
 
 #[tokio::test]

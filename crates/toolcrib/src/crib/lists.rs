@@ -1,5 +1,6 @@
 //! Lists of what servers offer, fetched again where they are out of date.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -122,7 +123,8 @@ impl Crib {
         self.list_on_server(server, caller, kind.into(), era, wait).await
     }
 
-    /// Like [`Crib::list_server_kind_for`], but fetches nothing again: the server is only started if it was never listed.
+    /// Like [`Crib::list_server_kind_for`], but reads no lists: a server that was never listed is only started, and the catalog has
+    /// what it says about itself.
     ///
     /// # Errors
     /// As [`Crib::list_server_for`].
@@ -136,6 +138,14 @@ impl Crib {
         era: Era,
         wait: Duration,
     ) -> Result<Arc<Catalog>, Error> {
+        if self.can_see(caller, server) {
+            let entry = self.registered(server)?;
+            if let Some(introduction) = self.router().introduce(&entry, caller, era, wait).await {
+                return introduction.map(|listing| {
+                    Arc::new(Catalog::build(0, &BTreeMap::from([(server.clone(), Some(Arc::new(listing)))])))
+                });
+            }
+        }
         self.list_on_server(server, caller, ListKinds::default(), era, wait).await
     }
 

@@ -1,5 +1,7 @@
 //! Lists that a running server is asked for itself, page by page, on behalf of one client.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use tokio::time::Instant;
 
@@ -35,7 +37,34 @@ impl Crib {
     ///
     /// # Cancel safety
     /// Dropping the future cancels the request.
-    pub async fn list_from_server(&self, kind: ListKind, mut call: Call) -> Result<Option<Outcome>, Error> {
+    pub async fn list_from_server(&self, kind: ListKind, call: Call) -> Result<Option<Outcome>, Error> {
+        self.request_list(kind, call, None).await
+    }
+
+    /// Like [`Crib::list_from_server`], if the last known list may not be what the server would answer now: it runs and the list has
+    /// expired or was announced as changed, or it announces no changes. A server that was never listed is started, and
+    /// is waited for up to `wait`. The answer becomes the known list once its last page was read.
+    ///
+    /// # Errors
+    /// As [`Crib::list_from_server`], and if the server cannot be started or is not up in time.
+    ///
+    /// # Cancel safety
+    /// As [`Crib::list_from_server`].
+    pub async fn list_if_uncertain(
+        &self,
+        kind: ListKind,
+        call: Call,
+        wait: Duration,
+    ) -> Result<Option<Outcome>, Error> {
+        self.request_list(kind, call, Some(wait)).await
+    }
+
+    async fn request_list(
+        &self,
+        kind: ListKind,
+        mut call: Call,
+        wait_if_uncertain: Option<Duration>,
+    ) -> Result<Option<Outcome>, Error> {
         let Selector::OnServer(server, _) = call.selector.clone() else {
             return Err(Error::new(ErrorKind::Malformed, "the selector must name a server").mark_not_sent());
         };
@@ -45,14 +74,18 @@ impl Crib {
         let entry = self.registered(&server)?;
         let inner = &*self.inner;
         inner.introduce_client(&mut call);
-        if !self.can_ask_for_page(kind, &entry, &call).await {
+        let is_asked = match wait_if_uncertain {
+            Some(_) => self.can_ask(&call) && entry.is_list_uncertain(kind, &call, Instant::now()),
+            None => self.can_ask(&call) && is_page_unknown(kind, &entry, &call).await,
+        };
+        if !is_asked {
             return Ok(None);
         }
         let _in_flight = inner.in_flight.token();
         let mut observed = ObservedCall::new(Box::new(call), &inner.observers);
         let outcome = match observed.check_ready() {
             Err(error) => Err(error),
-            Ok(()) => self.request_page(kind, &entry, &mut observed.call).await,
+            Ok(()) => self.request_page(kind, &entry, &mut observed.call, wait_if_uncertain).await,
         };
         let outcome = outcome
             .map_err(|error| observed.name_call(inner.router.hide_stderr(error, &observed.call.caller)));
@@ -60,16 +93,10 @@ impl Crib {
         outcome.map(Some)
     }
 
-    /// Returns whether a server may be asked for a page on behalf of a call.
-    async fn can_ask_for_page(&self, kind: ListKind, entry: &RegisteredServer, call: &Call) -> bool {
+    /// Returns whether servers may be asked for lists on behalf of a call.
+    fn can_ask(&self, call: &Call) -> bool {
         let router = self.router();
-        if router.visible_catalogs.has_exposure() || router.limiter.has_limits_for(call) {
-            return false;
-        }
-        let cursor = call.params.get_string("cursor");
-        let is_known =
-            entry.listing().is_some_and(|listing| has_page_items(&listing, kind, cursor.as_deref()));
-        !is_known && entry.is_listable(call).await
+        !router.visible_catalogs.has_exposure() && !router.limiter.has_limits_for(call)
     }
 
     /// Requests a page from a server, and removes what the caller may not see.
@@ -78,6 +105,7 @@ impl Crib {
         kind: ListKind,
         entry: &RegisteredServer,
         call: &mut Call,
+        wait: Option<Duration>,
     ) -> Result<Outcome, Error> {
         let server = &entry.spec().id;
         let method = kind.method();
@@ -87,10 +115,25 @@ impl Crib {
             facts.target = Some(Target::new(server, method));
             facts.decision = Decision::Allowed;
         });
-        let mut lease = self.router().registry.lease(server, call).await?;
-        let outcome = lease.send(call, method, Instant::now()).await?;
+        let router = self.router();
+        let lease = router.registry.lease(server, call);
+        let mut lease = match wait {
+            Some(wait) => {
+                let (caller, era) = (&call.caller, call.client.era);
+                router.within_first_wait(entry, caller, era, wait, lease).await?
+            }
+            None => lease.await?,
+        };
+        let began = Instant::now();
+        let outcome = lease.send(call, method, began).await?;
+        let connection = lease.connection().clone();
         drop(lease);
         let ResponsePayload::Result(page) = &outcome.answer else { return Ok(outcome) };
+        let cursor = call.params.get_string("cursor");
+        if let Some(pages) = connection.add_client_page(kind, cursor.as_deref(), page.clone(), began).await {
+            entry.record_list(&connection, kind, &pages).await;
+            self.router().services.listing_changes.wait_until_applied().await;
+        }
         let visible = self.visible_page(kind, entry, call, page).map_err(|reason| {
             let message = format!("`{server}` sent a bad response to `{method}`: {reason}");
             Error::new(ErrorKind::BadReply, message).with_server(server)
@@ -152,6 +195,13 @@ impl Crib {
             }
         }
     }
+}
+
+/// Returns whether a server that can be asked knows a page that the last known listing does not have.
+async fn is_page_unknown(kind: ListKind, entry: &RegisteredServer, call: &Call) -> bool {
+    let cursor = call.params.get_string("cursor");
+    let is_known = entry.listing().is_some_and(|listing| has_page_items(&listing, kind, cursor.as_deref()));
+    !is_known && entry.is_listable(call).await
 }
 
 fn adapt_definition(kind: ListKind, definition: &Bytes, era: Era) -> Bytes {

@@ -1,10 +1,13 @@
 //! Changing the servers of a crib: all of them with `apply`, or one at a time.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::{BuildError, Crib, Settings};
+use crate::call::client_context::ClientContext;
 use crate::model::caller::Caller;
 use crate::model::error::{Error, ErrorKind};
+use crate::protocol::era::capabilities::Client;
 use crate::registry::{self, AppliedRoster, Registry, RosterChanges};
 use crate::spec::{Roster, ServerId, ServerSpec};
 
@@ -148,6 +151,12 @@ impl Crib {
         policy.is_ok_and(|policy| {
             policy.is_none_or(|policy| policy.authorize(caller, server, Some(name)).is_ok())
         })
+    }
+
+    /// Reports that a client opened a session at the endpoint of one server. It is sent what that server sends outside of
+    /// calls, as long as it is the only client.
+    pub fn client_connected(&self, server: &ServerId, client: &Client, context: &Arc<ClientContext>) {
+        self.router().registry.client_connected(server, client, context);
     }
 
     /// Returns the specs of all declared servers, also of disabled ones.

@@ -165,7 +165,7 @@ impl DeclaredToolFacts {
 }
 
 /// The items of all pages of one list.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct ListPages {
     pub(crate) items: Vec<ListedItem>,
     pub(crate) ttl: ListTtl,
@@ -211,6 +211,13 @@ impl ListFailure {
         Self { kind, error, cause: None }
     }
 
+    /// Creates the failure of a list that was not read yet.
+    fn unread(kind: ListKind) -> Self {
+        let message = format!("`{}` was not answered yet", kind.method());
+        let error = error_object(ErrorKind::BadReply.facts().code, &message, None);
+        Self { kind, error, cause: None }
+    }
+
     /// Returns the message of the error.
     pub(crate) fn message(&self) -> String {
         error_message(&self.error)
@@ -235,6 +242,17 @@ pub(crate) struct FetchedListing {
 }
 
 impl FetchedListing {
+    /// Creates the result of a start without a listing.
+    pub(crate) fn unread(listing: Listing) -> Self {
+        Self { listing, kinds: ListKinds::default(), failures: Vec::new() }
+    }
+
+    /// Creates the result of one list that a client has read.
+    pub(crate) fn of_client(mut listing: Listing, kind: ListKind, pages: ListPages) -> Self {
+        listing.set_list(kind, pages);
+        Self { listing, kinds: kind.into(), failures: Vec::new() }
+    }
+
     /// Returns the requested lists that could not be read.
     pub(crate) fn failed_kinds(&self) -> ListKinds {
         self.failures.iter().map(|failure| failure.kind).collect()
@@ -245,8 +263,14 @@ impl FetchedListing {
     pub(crate) fn merge(&self, before: Option<&Listing>, now: Instant) -> Listing {
         let mut listing = self.listing.clone();
         let missing = ListKinds::ALL.difference(self.kinds).union(self.failed_kinds());
-        if let Some(before) = before {
-            missing.iter().for_each(|kind| listing.copy_list(kind, before));
+        match before {
+            Some(before) => missing.iter().for_each(|kind| listing.copy_list(kind, before)),
+            None => {
+                let declared = missing.iter().filter(|kind| self.listing.declares(kind.capability()));
+                declared.for_each(|kind| {
+                    listing.unknown[kind as usize] = Some(Arc::new(ListFailure::unread(kind)))
+                });
+            }
         }
         for failure in &self.failures {
             let index = failure.kind as usize;

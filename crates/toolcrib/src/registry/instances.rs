@@ -206,11 +206,25 @@ impl Instances {
         let owner = |key| InstanceOwner { key, ..InstanceOwner::default() };
         if self.lock().spec.is_listed_per_caller() {
             let owner = |key| InstanceOwner { caller: Some(caller.clone()), ..owner(key) };
-            return self.lease_in_era(InstanceKey::Caller(caller.owner()), era, owner).await.map(drop);
+            let key = InstanceKey::Caller(caller.owner());
+            let (_lease, origin) = self.lease_in_era(key, era, owner).await?;
+            self.wait_until_listed(&origin.supervisor).await;
+            return Ok(());
         }
-        drop(self.lease_in_era(InstanceKey::Discovery, era, owner).await?);
+        let (lease, origin) = self.lease_in_era(InstanceKey::Discovery, era, owner).await?;
+        self.wait_until_listed(&origin.supervisor).await;
+        drop(lease);
         self.drain_matching(is_discovery);
         Ok(())
+    }
+
+    /// Waits for the lists of an instance, if none are known.
+    async fn wait_until_listed(&self, instance: &Supervisor) {
+        if self.listing().is_none()
+            && let Some(listing) = instance.first_listing()
+        {
+            listing.wait().await;
+        }
     }
 
     /// Returns a lease on the instance that a call goes to, and the instance.

@@ -11,11 +11,12 @@ use crate::call::Call;
 use crate::catalog::public_name::public_name;
 use crate::model::caller::Caller;
 use crate::model::error::Error;
-use crate::model::listing::{DeclaredToolFacts, ListFailure, Listing};
+use crate::model::listing::{DeclaredToolFacts, ListFailure, ListPages, Listing};
 use crate::model::pin_status::{PinnedKind, ToolPinStatus};
 use crate::protocol::list_kind::{ListKind, ListKinds};
 use crate::spec::{Pinning, ServerId, ServerSpec, Sharing};
 use crate::supervisor::Supervisor;
+use crate::upstream::Connection;
 use crate::upstream::relist::PendingRelist;
 
 impl RegisteredServer {
@@ -55,6 +56,25 @@ impl RegisteredServer {
             Self::Shared(server) => server.is_listable(call),
             Self::PerKey { instances, .. } => instances.is_listable(call).await,
             Self::Disabled(_) => false,
+        }
+    }
+
+    /// Returns whether a client of this server alone is to be answered with what the server says now: it runs and its last known
+    /// list may be another one, or it was never listed.
+    pub(crate) fn is_list_uncertain(&self, kind: ListKind, call: &Call, now: Instant) -> bool {
+        match self {
+            Self::Shared(server) => {
+                let is_uncertain = |instance: Supervisor| instance.is_list_uncertain(kind, now);
+                server.listing().is_none() || server.instance_of(call).is_some_and(is_uncertain)
+            }
+            Self::PerKey { .. } | Self::Disabled(_) => false,
+        }
+    }
+
+    /// Records a list that a client has read on a connection.
+    pub(crate) async fn record_list(&self, connection: &Arc<Connection>, kind: ListKind, pages: &ListPages) {
+        for supervisor in self.supervisors() {
+            supervisor.record_list(connection, kind, pages.clone()).await;
         }
     }
 

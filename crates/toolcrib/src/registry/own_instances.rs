@@ -70,15 +70,25 @@ impl SharedServer {
 
     /// Returns whether the instance that a call goes to runs and can be asked for its lists.
     pub(super) fn is_listable(&self, call: &Call) -> bool {
+        let can_list = |instance: &Supervisor| {
+            // To connect to a shared remote server starts no process.
+            let connects =
+                || instance.spec().is_remote() && self.shared_supervisors().any(|one| one.is_same(instance));
+            instance.is_listable() || connects()
+        };
+        self.instance_of(call).is_some_and(|instance| can_list(&instance))
+    }
+
+    /// Returns the instance that a call goes to; `None` if the client gets its own with that call.
+    pub(super) fn instance_of(&self, call: &Call) -> Option<Supervisor> {
         let own = self.own.as_ref().filter(|_| self.splits_clients() && self.opens_session(call.client.era));
-        match own.map(|own| (own, own.instances.supervisor(&call.client_instance_key()))) {
-            Some((_, Some(supervisor))) => supervisor.is_listable(),
-            Some((own, None)) if !self.joins(own, call, false) => false,
-            _ => {
-                let instance = self.for_era(call.client.era);
-                instance.is_listable() || instance.spec().is_remote()
+        if let Some(own) = own {
+            let instance = own.instances.supervisor(&call.client_instance_key());
+            if instance.is_some() || !self.joins(own, call, false) {
+                return instance;
             }
         }
+        Some(self.for_era(call.client.era).clone())
     }
 
     /// Returns what the client of a call is shown, if that may differ from the listing of the server: what its own instance

@@ -144,27 +144,51 @@ impl SharedServer {
         let asked = self.for_era(call.client.era);
         let is_session = self.opens_session(call.client.era);
         let capabilities = (self.splits_clients() && is_session).then(|| call.announced_capabilities());
-        let client = LeaseClient { capabilities, ..self.lease_client(asked, call.client.era) };
+        // A client of one server asks for its lists itself.
+        let needs_lists = !call.client.has_one_server;
+        let client = LeaseClient { capabilities, needs_lists, ..self.lease_client(asked, call.client.era) };
         let lease = asked.lease(client).await?;
         Ok((lease, LeaseOrigin::shared(self.key_of(asked), asked)))
     }
 
     /// Returns a lease on the shared instance for clients of an era, and the supervisor that granted it.
     pub(super) async fn lease_shared(&self, era: Era) -> Result<(Lease, &Supervisor), Error> {
+        self.lease_in_era(era, true).await
+    }
+
+    async fn lease_in_era(&self, era: Era, needs_lists: bool) -> Result<(Lease, &Supervisor), Error> {
+        let client = |asked: &Supervisor| LeaseClient { needs_lists, ..self.lease_client(asked, era) };
         let known_eras = self.known_eras();
         let mut asked = self.for_era(era);
-        let mut leased = asked.lease(self.lease_client(asked, era)).await;
+        let mut leased = asked.lease(client(asked)).await;
         // The server turned out to speak only one era.
         if leased.is_err() && self.known_eras() != known_eras {
             asked = self.for_era(era);
-            leased = asked.lease(self.lease_client(asked, era)).await;
+            leased = asked.lease(client(asked)).await;
         }
         leased.map(|lease| (lease, asked))
     }
 
     fn lease_client(&self, asked: &Supervisor, era: Era) -> LeaseClient {
         let mut others = self.shared_supervisors().filter(|supervisor| !supervisor.is_same(asked));
-        LeaseClient { era, is_other_up: others.any(|other| !other.is_asleep()), capabilities: None }
+        LeaseClient { is_other_up: others.any(|other| !other.is_asleep()), ..LeaseClient::from(era) }
+    }
+
+    /// Starts the server and returns what it says about itself, without its lists.
+    pub(crate) async fn introduce(&self, era: Era) -> Result<Listing, Error> {
+        let (lease, _) = self.lease_in_era(era, false).await?;
+        Ok(lease.connection().handshake_listing())
+    }
+
+    /// Starts the server and reads its lists, if a start for a client of one server has not done that.
+    pub(super) async fn discover(&self, era: Era) -> Result<(), Error> {
+        let (_lease, supervisor) = self.lease_shared(era).await?;
+        if self.listing().is_none()
+            && let Some(listing) = supervisor.first_listing()
+        {
+            listing.wait().await;
+        }
+        Ok(())
     }
 
     /// Returns whether a lease is on an instance of this server.

@@ -12,7 +12,7 @@ impl RegisteredServer {
     /// worthwhile.
     pub(crate) async fn discover(&self, caller: &Caller, era: Era) -> Result<(), Error> {
         match self {
-            Self::Shared(server) => server.lease_shared(era).await.map(drop),
+            Self::Shared(server) => server.discover(era).await,
             Self::PerKey { instances, .. } => instances.discover(caller, era).await,
             Self::Disabled(spec) => Err(disabled_error(&spec.id)),
         }

@@ -205,11 +205,12 @@ impl Actor {
         let spec = self.spec.clone();
         let context = self.launch_context();
         let plan = self.handshake_plan();
+        let needs_lists = self.needs_lists();
         let limit = spec.lifecycle.start_timeout;
         let pins = self.services.pins.for_server(&spec);
         let is_shared = self.owner.key.is_shared() && self.told.is_none();
         let launch_and_prepare = async {
-            let mut launched = launch(&spec, plan, &context).await?;
+            let mut launched = launch(&spec, plan, &context, needs_lists).await?;
             if let Some(pins) = &pins {
                 // The first listing of a shared instance is approved without comparing it. With strict pins, calls are compared.
                 if !is_shared || spec.pin == Pinning::Strict || !pins.awaits_first_listing() {
@@ -223,7 +224,7 @@ impl Actor {
         loop {
             tokio::select! {
                 launched = &mut launch => return match launched {
-                    Ok(Ok(launched)) => self.handle_started(launched, began),
+                    Ok(Ok(launched)) => self.handle_started(launched, began, needs_lists),
                     Ok(Err(failure)) => self.handle_start_failure(failure),
                     Err(_) => self.handle_start_failure(self.start_timeout_failure(limit, &context)),
                 },
@@ -232,6 +233,15 @@ impl Actor {
                 },
             }
         }
+    }
+
+    /// Returns whether the lists are read as a part of the start: not for clients that ask for them themselves, unless calls
+    /// are compared with them.
+    fn needs_lists(&self) -> bool {
+        self.spec.pin == Pinning::Strict
+            || self.known_listing.is_some()
+            || self.lease_waiters.is_empty()
+            || self.lease_waiters.iter().any(|waiter| waiter.client.needs_lists)
     }
 
     fn launch_context(&self) -> LaunchContext {

@@ -3,7 +3,8 @@
 use std::sync::{Arc, OnceLock, RwLock};
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::fair_queue::FairQueue;
@@ -36,13 +37,17 @@ use crate::protocol::list_kind::ListKind;
 use crate::protocol::versions::Era;
 use crate::secrets::{Redactor, ResolvedSecrets, SecretStoreHandle};
 use crate::spec::secret::SecretError;
-use crate::spec::{CommandSpec, Endpoint, HttpSpec, InProcessServer, ServerCard, ServerSpec};
-use crate::upstream::listing::fetch_listing;
+use crate::spec::{CommandSpec, Endpoint, HttpSpec, InProcessServer, Pinning, ServerCard, ServerSpec};
+use crate::upstream::listing::{ClientLists, fetch_listing};
 use crate::upstream::transport::in_process::InProcessTransport;
 use crate::util::tasks::SpawnBoxed as _;
 
 /// Buffer size in each direction for an in-process server.
 const PIPE_CAPACITY: usize = 64 << 10;
+
+/// Time that the list of tools has before calls are made. If it takes longer, the lists are requested again, and delay only those
+/// who ask for them.
+const LIST_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Time after which an exit without an answer to `initialize` counts as a crash. It is reported before the server is
 /// started again.
@@ -154,13 +159,14 @@ impl LaunchContext {
 }
 
 /// Starts a server, performs the handshake and fetches the listing. A server that exits when the first era is tried is
-/// started again for the other one.
+/// started again for the other one. Without `needs_lists`, no list is fetched.
 ///
 /// Dropping the future kills the started server. Earlier instances must be gone before the server is started.
 pub(crate) async fn launch(
     spec: &ServerSpec,
     plan: HandshakePlan,
     context: &LaunchContext,
+    needs_lists: bool,
 ) -> Result<Launched, StartFailure> {
     let secrets_and_redactor = resolve_secrets(spec, context).await?;
     let mut refused_by_exit = None;
@@ -209,12 +215,32 @@ pub(crate) async fn launch(
         return Err(StartFailure { refused_era, ..failed(error) });
     }
     let refused_era = refusal_to_remember(spec, plan, era, refused_era);
-    let fetched = fetch_listing(&connection).await.map_err(failed)?;
+    if !needs_lists {
+        let fetched = FetchedListing::unread(connection.handshake_listing());
+        return Ok(Launched { connection, fetched, refused_era });
+    }
+    let fetched = fetch_first_lists(spec, &connection).await.map_err(failed)?;
     // An error that the server answered with concerns only the list.
     let mut causes = fetched.failures.iter().filter(|failure| failure.kind == ListKind::Tools);
     match causes.find_map(|failure| failure.cause.clone()) {
         Some(cause) => Err(failed(cause)),
         None => Ok(Launched { connection, fetched, refused_era }),
+    }
+}
+
+/// Fetches the lists of a server that was just started, as far as calls wait for them.
+async fn fetch_first_lists(spec: &ServerSpec, connection: &Connection) -> Result<FetchedListing, Error> {
+    let tools_done = CancellationToken::new();
+    let tools_are_late = async {
+        // With strict pins, calls are compared with the lists.
+        let is_awaited = spec.pin == Pinning::Strict;
+        if is_awaited || timeout(LIST_PATIENCE, tools_done.cancelled()).await.is_ok() {
+            std::future::pending::<()>().await;
+        }
+    };
+    tokio::select! {
+        fetched = fetch_listing(connection, &tools_done) => fetched,
+        () = tools_are_late => Ok(FetchedListing::unread(connection.handshake_listing())),
     }
 }
 
@@ -324,6 +350,7 @@ async fn connect(
         call_queue: FairQueue::new(spec.limits.in_flight.get()),
         subscriptions: ResourceSubscriptions::default(),
         task_only_tools: TaskOnlyTools::default(),
+        client_lists: ClientLists::default(),
     };
     Ok(Connected { connection, refused_era })
 }

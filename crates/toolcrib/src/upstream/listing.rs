@@ -1,7 +1,7 @@
 //! The lists that a server offers, read page by page.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,6 +19,7 @@ use crate::protocol::jsonrpc::{ResponsePayload, code, error_object, move_own_cod
 use crate::protocol::list_kind::{ListKind, ListKinds};
 use crate::protocol::member_names;
 use crate::spec::ServerLimits;
+use crate::util::locks::IgnorePoison as _;
 
 /// Pages that a list may have.
 const MAX_PAGES: usize = 1000;
@@ -27,16 +28,21 @@ const MAX_BYTES: usize = 64 << 20;
 /// Bytes above which a page is parsed on a blocking thread. To parse this much takes a tenth of a millisecond, ten times as
 /// long as to hand it over.
 const LARGE_PAGE: usize = 16 << 10;
+/// Lists that clients are reading page by page. Those that were continued last are kept.
+const MAX_CLIENT_LISTS: usize = 8;
 /// Extra time for the other lists after the tools have arrived.
 const OPTIONAL_LIST_GRACE: Duration = Duration::from_secs(5);
 
-/// Fetches all pages of all lists that the server declares; see [`fetch_lists`].
+/// Fetches all pages of all lists that the server declares, and cancels `tools_done` when the tools are there; see [`fetch_lists`].
 ///
 /// # Errors
 ///
 /// Fails if the connection is lost.
-pub(crate) async fn fetch_listing(connection: &Connection) -> Result<FetchedListing, Error> {
-    fetch_lists(connection, ListKinds::ALL).await
+pub(crate) async fn fetch_listing(
+    connection: &Connection,
+    tools_done: &CancellationToken,
+) -> Result<FetchedListing, Error> {
+    fetch(connection, ListKinds::ALL, tools_done).await
 }
 
 /// Fetches all pages of lists that the server declares, concurrently. Items that cannot be read are skipped. A list that
@@ -46,7 +52,15 @@ pub(crate) async fn fetch_listing(connection: &Connection) -> Result<FetchedList
 ///
 /// Fails if the connection is lost.
 pub(crate) async fn fetch_lists(connection: &Connection, kinds: ListKinds) -> Result<FetchedListing, Error> {
-    let tools_done = CancellationToken::new();
+    fetch(connection, kinds, &CancellationToken::new()).await
+}
+
+async fn fetch(
+    connection: &Connection,
+    kinds: ListKinds,
+    tools_done: &CancellationToken,
+) -> Result<FetchedListing, Error> {
+    connection.mark_listed();
     let tools = async {
         let tools = match kinds.contains(ListKind::Tools) {
             true => Some(fetch_list(connection, ListKind::Tools).await),
@@ -55,13 +69,10 @@ pub(crate) async fn fetch_lists(connection: &Connection, kinds: ListKinds) -> Re
         tools_done.cancel();
         tools
     };
-    let optional = |kind: ListKind| {
-        let tools_done = &tools_done;
-        async move {
-            match kinds.contains(kind) {
-                true => Some(fetch_optional_list(connection, kind, tools_done).await),
-                false => None,
-            }
+    let optional = |kind: ListKind| async move {
+        match kinds.contains(kind) {
+            true => Some(fetch_optional_list(connection, kind, tools_done).await),
+            false => None,
         }
     };
     let (tools, prompts, resources, templates) = tokio::join!(
@@ -70,14 +81,7 @@ pub(crate) async fn fetch_lists(connection: &Connection, kinds: ListKinds) -> Re
         optional(ListKind::Resources),
         optional(ListKind::Templates),
     );
-    let handshake = &connection.handshake;
-    let listing = Listing {
-        server_info: handshake.server_info.clone(),
-        capabilities: handshake.capabilities.clone(),
-        instructions: handshake.instructions.clone(),
-        ..Listing::default()
-    };
-    let mut fetched = FetchedListing { listing, kinds, failures: Vec::new() };
+    let mut fetched = FetchedListing { listing: connection.handshake_listing(), kinds, failures: Vec::new() };
     for (kind, listed) in ListKind::ALL.into_iter().zip([tools, prompts, resources, templates]) {
         match listed {
             None => {}
@@ -113,6 +117,42 @@ impl From<Error> for ListError {
 }
 
 impl Connection {
+    /// Returns what the handshake told, without lists.
+    pub(crate) fn handshake_listing(&self) -> Listing {
+        Listing {
+            server_info: self.handshake.server_info.clone(),
+            capabilities: self.handshake.capabilities.clone(),
+            instructions: self.handshake.instructions.clone(),
+            ..Listing::default()
+        }
+    }
+
+    /// Adds a page that a client has requested from the server. Returns the list if this was its last page.
+    pub(crate) async fn add_client_page(
+        &self,
+        kind: ListKind,
+        cursor: Option<&str>,
+        page: Bytes,
+        requested_at: Instant,
+    ) -> Option<ListPages> {
+        let mut list = self.client_lists.take(kind, cursor, requested_at)?;
+        match list.add_page(self, page).await {
+            Ok(Some(next)) => {
+                self.client_lists.keep(list, next);
+                None
+            }
+            Ok(None) => {
+                self.mark_listed();
+                if kind == ListKind::Tools {
+                    self.set_task_only_tools(&list.pages.items);
+                }
+                Some(list.pages)
+            }
+            // The client has the page and finds out for itself.
+            Err(_) => None,
+        }
+    }
+
     fn list_failure(&self, kind: ListKind, error: ListError) -> ListFailure {
         let (error, cause) = match error {
             ListError::Refused(error) => (move_own_code(error), None),
@@ -147,52 +187,103 @@ async fn fetch_optional_list(
 }
 
 async fn fetch_list(connection: &Connection, kind: ListKind) -> Result<ListPages, ListError> {
-    let mut list = ListPages::new(Instant::now());
+    let mut list = PartialList::new(kind, Instant::now());
     if !connection.handshake.has_capability(kind.capability()) {
-        return Ok(list);
+        return Ok(list.pages);
     }
-    let settings = connection.settings();
-    let ServerLimits { tools: max_items, definition: max_definition, .. } = settings.limits;
-    let mut bytes = 0;
-    let mut parsed = ParsedItems::default();
-    let mut seen_cursors = HashSet::new();
     let method = kind.method();
-    let member = kind.list_member();
     let mut params = Object::default();
-    for _ in 0..MAX_PAGES {
+    loop {
         let page = match connection.request(method, params).await? {
-            ResponsePayload::Result(page) => parse_large_page(kind, page, max_definition).await?,
+            ResponsePayload::Result(page) => page,
             ResponsePayload::Error(error) if is_unsupported_list(connection, kind, &error) => {
-                return Ok(list);
+                return Ok(list.pages);
             }
             ResponsePayload::Error(error) => return Err(ListError::Refused(error)),
         };
-        bytes += page.bytes;
-        if bytes > MAX_BYTES {
-            return Err(bad_reply(&format!("its list of {member} is larger than 64 MiB")).into());
-        }
-        list.ttl = list.ttl.combine(ListTtl::from_page(&page.members, Instant::now()));
-        parsed.append(page.parsed);
-        // An empty string is a valid cursor.
-        let cursor = page.members.get_string("nextCursor").map(std::borrow::Cow::into_owned);
-        list.page_ends.push(PageEnd {
-            end: parsed.items.len(),
-            next_cursor: cursor.as_deref().map(Arc::from),
-            result: PageResult::new(kind, page.members, connection.era()),
-        });
-        let Some(cursor) = cursor.filter(|_| parsed.items.len() <= max_items) else {
-            list.left_out = omit_items(kind, &mut parsed, &settings.limits);
-            list.items = parsed.items;
-            return Ok(list);
-        };
+        let Some(cursor) = list.add_page(connection, page).await? else { return Ok(list.pages) };
         params = Object::default();
         params.set_unchecked("cursor", object::to_json_string(&cursor));
-        if !seen_cursors.insert(cursor) {
-            let reason = format!("its list of {member} is circular: a cursor was repeated");
-            return Err(bad_reply(&reason).into());
-        }
     }
-    Err(bad_reply(&format!("its list of {member} has more than 1000 pages")).into())
+}
+
+/// A list of which some pages have been read.
+#[derive(Debug)]
+struct PartialList {
+    kind: ListKind,
+    pages: ListPages,
+    parsed: ParsedItems,
+    /// The size of the items so far, in bytes.
+    bytes: usize,
+    seen_cursors: HashSet<String>,
+}
+
+impl PartialList {
+    fn new(kind: ListKind, requested_at: Instant) -> Self {
+        let pages = ListPages::new(requested_at);
+        Self { kind, pages, parsed: ParsedItems::default(), bytes: 0, seen_cursors: HashSet::new() }
+    }
+
+    /// Adds the next page and returns the cursor of the page after it; `None` if the list is complete.
+    async fn add_page(&mut self, connection: &Connection, page: Bytes) -> Result<Option<String>, Error> {
+        let settings = connection.settings();
+        let member = self.kind.list_member();
+        if self.pages.page_ends.len() == MAX_PAGES {
+            return Err(bad_reply(&format!("its list of {member} has more than 1000 pages")));
+        }
+        let page = parse_large_page(self.kind, page, settings.limits.definition).await?;
+        self.bytes += page.bytes;
+        if self.bytes > MAX_BYTES {
+            return Err(bad_reply(&format!("its list of {member} is larger than 64 MiB")));
+        }
+        self.pages.ttl = self.pages.ttl.combine(ListTtl::from_page(&page.members, Instant::now()));
+        self.parsed.append(page.parsed);
+        // An empty string is a valid cursor.
+        let cursor = page.members.get_string("nextCursor").map(std::borrow::Cow::into_owned);
+        self.pages.page_ends.push(PageEnd {
+            end: self.parsed.items.len(),
+            next_cursor: cursor.as_deref().map(Arc::from),
+            result: PageResult::new(self.kind, page.members, connection.era()),
+        });
+        let Some(cursor) = cursor.filter(|_| self.parsed.items.len() <= settings.limits.tools) else {
+            let mut parsed = std::mem::take(&mut self.parsed);
+            self.pages.left_out = omit_items(self.kind, &mut parsed, &settings.limits);
+            self.pages.items = parsed.items;
+            return Ok(None);
+        };
+        if !self.seen_cursors.insert(cursor.clone()) {
+            return Err(bad_reply(&format!("its list of {member} is circular: a cursor was repeated")));
+        }
+        Ok(Some(cursor))
+    }
+}
+
+/// The lists that clients read page by page, as far as they have come.
+#[derive(Debug, Default)]
+pub(super) struct ClientLists(Mutex<Vec<ClientList>>);
+
+/// A list that a client reads, and the cursor of its next page.
+#[derive(Debug)]
+struct ClientList {
+    list: PartialList,
+    next: String,
+}
+
+impl ClientLists {
+    /// Takes the list whose next page has this cursor; a new one for the first page.
+    fn take(&self, kind: ListKind, cursor: Option<&str>, requested_at: Instant) -> Option<PartialList> {
+        let Some(cursor) = cursor else { return Some(PartialList::new(kind, requested_at)) };
+        let mut lists = self.0.lock().ignore_poison();
+        let index = lists.iter().position(|client| client.list.kind == kind && client.next == cursor)?;
+        Some(lists.remove(index).list)
+    }
+
+    /// Keeps a list until its next page arrives. Only the latest few are kept.
+    fn keep(&self, list: PartialList, next: String) {
+        let mut lists = self.0.lock().ignore_poison();
+        lists.truncate(MAX_CLIENT_LISTS - 1);
+        lists.insert(0, ClientList { list, next });
+    }
 }
 
 /// Returns whether an error says that a server does not have a list. Many servers with resources do not know templates,

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::Connection;
-use crate::protocol::list_kind::ListKinds;
+use crate::protocol::list_kind::{ListKind, ListKinds};
 
 /// The lists of one connection that have to be fetched again.
 #[derive(Debug, Default)]
@@ -29,6 +29,8 @@ struct RelistState {
     waiting: ListKinds,
     /// Lists whose announcements may have been missed. They are fetched if the server announces changes.
     missed: ListKinds,
+    /// True once lists were read. Before that, no announcement can be missed.
+    is_listed: bool,
     in_progress: ListKinds,
     /// Lists with an announced change that clients have not been notified of.
     announced: ListKinds,
@@ -75,9 +77,11 @@ impl RelistQueue {
     /// Records that announcements may have been missed.
     pub(super) fn report_missed(&self) {
         self.state.send_modify(|state| {
-            state.requested += 1;
-            state.missed = ListKinds::ALL;
-            state.waiting_since.get_or_insert_with(Instant::now);
+            if state.is_listed {
+                state.requested += 1;
+                state.missed = ListKinds::ALL;
+                state.waiting_since.get_or_insert_with(Instant::now);
+            }
         });
     }
 }
@@ -134,6 +138,14 @@ impl PendingRelist {
 }
 
 impl Connection {
+    /// Records that lists were read.
+    pub(super) fn mark_listed(&self) {
+        self.mux
+            .relist_queue()
+            .state
+            .send_if_modified(|state| !std::mem::replace(&mut state.is_listed, true));
+    }
+
     /// Requests lists, as soon as the server may be listed again.
     pub(crate) fn request_relist(&self, kinds: ListKinds) {
         self.mux.relist_queue().request(kinds);
@@ -220,6 +232,12 @@ impl Connection {
     /// Keeps an announced change for the next listing, because clients cannot be notified of it yet.
     pub(crate) fn defer_announcement(&self, kinds: ListKinds) {
         self.mux.relist_queue().announce(kinds);
+    }
+
+    /// Returns whether a list is to be read again, or is being read.
+    pub(crate) fn expects_list(&self, kind: ListKind) -> bool {
+        let state = self.mux.relist_queue().state.borrow();
+        state.waiting.union(state.in_progress).contains(kind)
     }
 
     /// Returns the lists whose changes the server announces.

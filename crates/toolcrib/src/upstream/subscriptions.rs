@@ -206,7 +206,7 @@ impl Connection {
         drop(previous);
     }
 
-    pub(super) fn announces_list_changes(&self, part: &str) -> bool {
+    pub(crate) fn announces_list_changes(&self, part: &str) -> bool {
         let capabilities = Object::parse(&self.handshake.capabilities).unwrap_or_default();
         let part = capabilities.get(part).and_then(|raw| Object::parse(raw).ok());
         part.is_some_and(|part| part.get("listChanged").is_some_and(|raw| &**raw == b"true"))

@@ -56,7 +56,7 @@ async fn try_connect_with(
         Some(revision) => HandshakePlan::Expect(revision.era()),
         None => HandshakePlan::Prefer(Era::Stateless),
     });
-    let launched = launch(spec, plan, &context).await;
+    let launched = launch(spec, plan, &context, true).await;
     let listed = launched.map(|launched| {
         let listing = launched.fetched.merge(None, Instant::now());
         (launched.connection, listing)

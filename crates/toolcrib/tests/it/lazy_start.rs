@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use toolcrib::{Call, Crib, ErrorKind, Lifecycle, ServerCard, ServerState, StartPolicy};
 
 use crate::fake::{FakeServer, FakeStart};
-use crate::support::{FIRST_WAIT, SECOND, crib, id, kind, names, settle, spawn, spec, status};
+use crate::support::{FIRST_WAIT, SECOND, crib, id, kind, names, on, settle, spawn, spec, status};
 
 #[tokio::test(start_paused = true)]
 async fn server_starts_on_its_first_call() {
@@ -110,14 +110,19 @@ async fn disabled_server_is_shown_and_never_started() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn unanswered_listing_ends_at_the_start_timeout() {
-    let mute = FakeServer::new().script("tools/list", &[""]);
+async fn unanswered_listing_delays_only_those_who_ask_for_it() {
+    let mute = FakeServer::new().script("tools/list", &["", ""]);
     let crib = crib(&[("mute", &mute)]);
     let before = Instant::now();
     let error = crib.list_server(&id("mute")).await.unwrap_err();
-    assert_eq!((error.kind(), before.elapsed().as_secs()), (ErrorKind::CouldNotStart, 30));
-    assert_eq!(error.to_string(), "`mute` did not come up within 30s");
-    assert_eq!((mute.starts(), mute.received("tools/list").len()), (1, 1));
+    assert_eq!((error.kind(), before.elapsed().as_secs()), (ErrorKind::CouldNotStart, 31));
+    assert_eq!(error.to_string(), "`mute` runs, but has not answered `tools/list` yet");
+    let before = Instant::now();
+    crib.call(on("mute", "echo")).await.unwrap();
+    assert!(before.elapsed() < SECOND, "{:?}", before.elapsed());
+    let status = status(&crib, "mute");
+    assert_eq!((status.state, status.tools), (ServerState::Ready, None));
+    assert_eq!((mute.starts(), mute.received("tools/list").len()), (1, 2));
 }
 
 #[tokio::test(start_paused = true)]

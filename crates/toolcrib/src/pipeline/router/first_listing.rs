@@ -10,6 +10,7 @@ use crate::catalog::Catalog;
 use crate::model::caller::Caller;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::hint::Hint;
+use crate::model::listing::Listing;
 use crate::pipeline::discovery::DiscoveryState;
 use crate::protocol::list_kind::ListKinds;
 use crate::protocol::versions::Era;
@@ -97,6 +98,7 @@ impl CallRouter {
     pub(crate) fn not_up_error(&self, entry: &RegisteredServer, caller: &Caller) -> Error {
         match entry.start_failure() {
             Some(failure) => with_login_of(failure, entry.spec(), caller),
+            None if entry.has_been_ready() => still_listing_error(&entry.spec().id),
             None => still_starting_error(&entry.spec().id),
         }
     }
@@ -138,7 +140,49 @@ impl CallRouter {
         match timeout(limit, start).await {
             Ok(Ok(listed)) => listed,
             Ok(Err(panic)) => Err(Error::new(ErrorKind::CouldNotStart, panic.to_string())),
+            Err(_) if entry.has_been_ready() => Err(still_listing_error(&entry.spec().id)),
             Err(_) => Err(still_starting_error(&entry.spec().id)),
+        }
+    }
+
+    /// Starts a server that was never listed, and returns what it says about itself. `None` if its lists are known, or if an
+    /// instance for its clients has to be started instead.
+    pub(crate) async fn introduce(
+        &self,
+        entry: &RegisteredServer,
+        caller: &Caller,
+        era: Era,
+        wait: Duration,
+    ) -> Option<Result<Listing, Error>> {
+        let RegisteredServer::Shared(server) = entry else { return None };
+        if entry.listing().is_some() {
+            return None;
+        }
+        match self.within_first_wait(entry, caller, era, wait, server.introduce(era)).await {
+            Err(failure) if failure.kind() == ErrorKind::ShuttingDown && self.registry.is_replaced(entry) => {
+                None
+            }
+            introduced => Some(introduced),
+        }
+    }
+
+    /// Waits for a server that is being started for a client of it alone. If that takes longer than the client waits, the server
+    /// is listed in the background, and the error says why it is not up.
+    pub(crate) async fn within_first_wait<T>(
+        &self,
+        entry: &RegisteredServer,
+        caller: &Caller,
+        era: Era,
+        wait: Duration,
+        started: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let limit = wait.min(entry.spec().lifecycle.start_timeout + REPORT_GRACE);
+        match timeout(limit, started).await {
+            Ok(started) => started,
+            Err(_) => {
+                self.discoverer.request(caller, era, std::slice::from_ref(entry));
+                Err(self.not_up_error(entry, caller))
+            }
         }
     }
 
@@ -162,5 +206,10 @@ fn with_login_of(error: Error, spec: &ServerSpec, caller: &Caller) -> Error {
 
 fn still_starting_error(server: &ServerId) -> Error {
     let message = format!("server `{server}` is still starting");
+    Error::new(ErrorKind::CouldNotStart, message).with_server(server).with_hint("try again in a moment")
+}
+
+fn still_listing_error(server: &ServerId) -> Error {
+    let message = format!("`{server}` runs, but has not answered `tools/list` yet");
     Error::new(ErrorKind::CouldNotStart, message).with_server(server).with_hint("try again in a moment")
 }

@@ -6,8 +6,10 @@ use crate::access::pins::Pins;
 use crate::upstream::listing::fetch_lists;
 use crate::upstream::relist::{EarliestRelist, RelistRequest};
 
-/// Shortest time between two listings that no caller waits for, and between two announcements of a list that clients are
-/// notified of.
+/// Shortest time between two announcements of a list that clients are notified of. Those in between are merged. Clients that wait for
+/// the effect of a call give up after a second.
+const ANNOUNCEMENT_INTERVAL: Duration = Duration::from_millis(500);
+/// Shortest time between two listings that no caller waits for.
 const RELIST_INTERVAL: Duration = Duration::from_secs(1);
 /// A listing that takes longer is expensive: the server is listed less often, also if a caller waits or a change is announced.
 const EXPENSIVE_LISTING: Duration = Duration::from_secs(1);
@@ -24,26 +26,52 @@ const LARGE_LISTING: usize = 32;
 /// The result of listing a running server again.
 #[derive(Debug)]
 pub(in crate::supervisor) struct Relisted {
-    request: RelistRequest,
+    cause: ListingCause,
     fetched: Result<FetchedListing, Error>,
+}
+
+/// The reason why lists were read.
+#[derive(Debug)]
+enum ListingCause {
+    /// They were requested from the watcher of the connection.
+    Requested(RelistRequest),
+    /// A client has read them itself, and waits until they are recorded.
+    Client(oneshot::Sender<()>),
+}
+
+impl Relisted {
+    /// Creates the result of a listing by a client.
+    pub(in crate::supervisor) fn of_client(fetched: FetchedListing) -> (Self, oneshot::Receiver<()>) {
+        let (recorded, confirmation) = oneshot::channel();
+        (Self { cause: ListingCause::Client(recorded), fetched: Ok(fetched) }, confirmation)
+    }
 }
 
 impl Actor {
     /// Records the result of a new listing. Clients are notified of announced changes even if the lists are the same.
     pub(super) fn handle_relisted(&mut self, connection: &Connection, relisted: Relisted) {
-        let Relisted { request, fetched } = relisted;
+        let Relisted { cause, fetched } = relisted;
         match fetched {
             Ok(fetched) => {
-                let UpdatedListing { changed, unsaved } = self.update_listing(connection, &fetched, true);
+                // The first listing of a server that was started without one is no change.
+                let is_change = self.known_listing.is_some();
+                let UpdatedListing { changed, unsaved } =
+                    self.update_listing(connection, &fetched, is_change);
                 unsaved.into_iter().for_each(|known| self.save_listing(known));
-                // What changed is announced with the new catalog.
-                self.pass_on_announcement(connection, request.announced.difference(changed));
+                if let ListingCause::Requested(request) = &cause {
+                    // What changed is announced with the new catalog, in which the first listing is no change.
+                    let shown = if is_change { changed } else { ListKinds::default() };
+                    self.pass_on_announcement(connection, request.announced.difference(shown));
+                }
             }
             Err(error) => {
                 warn!(server = %self.spec.id, %error, "cannot list the server again");
             }
         }
-        connection.finish_relist(request.number);
+        match cause {
+            ListingCause::Requested(request) => connection.finish_relist(request.number),
+            ListingCause::Client(recorded) => confirm(recorded),
+        }
     }
 
     /// Notifies clients of announced changes that the lists do not show. Those of lists that were just announced follow after
@@ -51,7 +79,7 @@ impl Actor {
     fn pass_on_announcement(&mut self, connection: &Connection, lists: ListKinds) {
         let now = Instant::now();
         let is_recent = |kind: &ListKind| {
-            self.last_announcements[*kind as usize].is_some_and(|last| now < last + RELIST_INTERVAL)
+            self.last_announcements[*kind as usize].is_some_and(|last| now < last + ANNOUNCEMENT_INTERVAL)
         };
         let deferred: ListKinds = lists.iter().filter(is_recent).collect();
         if !deferred.is_empty() {
@@ -150,7 +178,8 @@ impl ConnectionWatcher {
             let announced = request.announced;
             let failed = fetched.as_ref().map_or(request.kinds, FetchedListing::failed_kinds);
             retry.update(request.kinds, failed, now);
-            if !self.report(WatchEvent::Relisted(Box::new(Relisted { request, fetched }))) {
+            let relisted = Relisted { cause: ListingCause::Requested(request), fetched };
+            if !self.report(WatchEvent::Relisted(Box::new(relisted))) {
                 return;
             }
             earliest = next_relist(earliest, announced, now, now - began);
@@ -171,7 +200,7 @@ fn next_relist(before: EarliestRelist, listed: ListKinds, now: Instant, took: Du
     let pause = took * RELIST_PAUSE_FACTOR;
     let urgent_pause = if took > EXPENSIVE_LISTING { pause } else { Duration::ZERO };
     let was_just = if now < before.announced { before.just_announced } else { ListKinds::default() };
-    let next_announced = now + RELIST_INTERVAL.max(urgent_pause);
+    let next_announced = now + ANNOUNCEMENT_INTERVAL.max(urgent_pause);
     EarliestRelist {
         routine: now + RELIST_INTERVAL.max(pause),
         announced: if listed.is_empty() { before.announced.max(now + urgent_pause) } else { next_announced },
@@ -205,8 +234,8 @@ mod tests {
             let earliest = next_relist(EarliestRelist::at(now), listed, now, Duration::from_millis(took));
             [earliest.routine, earliest.announced, earliest.urgent].map(|at| (at - now).as_millis())
         };
-        assert_eq!(waits(ListKinds::ALL, 20), [1000, 1000, 0]);
-        assert_eq!(waits(ListKinds::ALL, 400), [4000, 1000, 0]);
+        assert_eq!(waits(ListKinds::ALL, 20), [1000, 500, 0]);
+        assert_eq!(waits(ListKinds::ALL, 400), [4000, 500, 0]);
         assert_eq!(waits(ListKinds::ALL, 2000), [20_000, 20_000, 20_000]);
         assert_eq!(waits(ListKinds::default(), 20), [1000, 0, 0], "nothing was announced");
     }
@@ -217,11 +246,11 @@ mod tests {
         let took = Duration::from_millis(20);
         let tools: ListKinds = ListKind::Tools.into();
         let first = next_relist(EarliestRelist::at(now), tools, now, took);
-        assert!(first.just_announced == tools && first.announced == now + RELIST_INTERVAL);
-        let between = now + RELIST_INTERVAL / 2;
+        assert!(first.just_announced == tools && first.announced == now + ANNOUNCEMENT_INTERVAL);
+        let between = now + ANNOUNCEMENT_INTERVAL / 2;
         let second = next_relist(first, ListKinds::default(), between, took);
         assert!(second.just_announced == tools && second.announced == first.announced);
-        let later = now + RELIST_INTERVAL * 2;
+        let later = now + ANNOUNCEMENT_INTERVAL * 2;
         assert!(next_relist(second, ListKinds::default(), later, took).just_announced.is_empty());
     }
 }

@@ -250,7 +250,12 @@ impl Actor {
         self.emit(Event::Stopped { server: self.spec.id.clone() });
     }
 
-    pub(super) fn handle_started(&mut self, launched: Launched, began: Instant) -> ActorState {
+    pub(super) fn handle_started(
+        &mut self,
+        launched: Launched,
+        began: Instant,
+        needs_lists: bool,
+    ) -> ActorState {
         let Launched { connection, fetched, refused_era } = launched;
         let server = self.spec.id.clone();
         let pid = connection.pid();
@@ -266,7 +271,15 @@ impl Actor {
             None => Self::save_first_listing,
             Some(_) => Self::save_listing,
         };
-        let unsaved = self.update_listing(&connection, &fetched, false).unsaved;
+        let unsaved = match fetched.kinds.is_empty() {
+            true => {
+                if needs_lists {
+                    connection.request_relist(ListKinds::ALL);
+                }
+                None
+            }
+            false => self.update_listing(&connection, &fetched, false).unsaved,
+        };
         let unsaved = unsaved.or_else(|| self.listing_store.get().filter(|_| has_new_era));
         unsaved.into_iter().for_each(|known| save(self, known));
         // The spec may have changed since the start began.

@@ -130,7 +130,7 @@ async fn configured_era_is_not_negotiated() {
 }
 
 async fn launch_with(fake: &FakeServer, plan: HandshakePlan) -> Result<launch::Launched, StartFailure> {
-    launch(&spec(fake), plan, &launch_context(None)).await
+    launch(&spec(fake), plan, &launch_context(None), true).await
 }
 
 #[tokio::test(start_paused = true)]

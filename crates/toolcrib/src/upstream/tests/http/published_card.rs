@@ -12,7 +12,7 @@ async fn connect_with_card(server: &RemoteServer) -> (Connection, Arc<OnceLock<S
     let mut context = launch_context(None);
     context.published_card = Some(card.clone());
     let plan = HandshakePlan::Prefer(Era::Session);
-    let connection = launch(&http(&server.url), plan, &context).await.unwrap().connection;
+    let connection = launch(&http(&server.url), plan, &context, true).await.unwrap().connection;
     (connection, card)
 }
 

@@ -65,7 +65,7 @@ async fn late_log_message_is_for_the_client_of_the_last_call() {
     let context = launch_context(None);
     let mut notifications = context.notifications.subscribe();
     let plan = HandshakePlan::Prefer(Era::Session);
-    let connection = launch(&http(&server.url), plan, &context).await.unwrap().connection;
+    let connection = launch(&http(&server.url), plan, &context, true).await.unwrap().connection;
     server.wait_until(|server| !server.requests("GET").is_empty()).await;
     let log = json!({"level": "debug", "data": "late"});
     for (client, recipient) in [(3, Some(3)), (3, Some(3)), (4, None)] {

@@ -140,7 +140,7 @@ async fn header_mismatch_relists_and_retries_once() {
     watcher.spawn(async move {
         loop {
             let request = wait_for_relist(&watched).await;
-            fetch_listing(&watched).await.unwrap();
+            fetch_listing(&watched, &tokio_util::sync::CancellationToken::new()).await.unwrap();
             watched.finish_relist(request.number);
         }
     });
