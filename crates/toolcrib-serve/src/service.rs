@@ -365,18 +365,14 @@ impl McpService {
         {
             // The server's own answer: it may have no such list, or know a cursor that the catalog does not know.
             let limit = if is_empty { self.crib.listing_wait() } else { MAX_PAGE_WAIT };
-            let server = server.clone();
-            match self.list_from_server(context.clone(), server, kind, params, limit).await {
+            match self.list_from_server(context.clone(), server.clone(), kind, params, limit).await {
                 Some(Ok(answer)) => return (answer, Some(catalog)),
                 Some(Err(error)) if !is_empty => return (self.error_payload(&error), None),
                 _ => {}
             }
         }
-        match page {
-            Ok(page) => {
-                let result = self.encode_page(&context, kind, &page, &catalog);
-                (ResponsePayload::Result(result), Some(catalog))
-            }
+        match page.map(|page| self.encode_page(&context, kind, &page, &catalog)) {
+            Ok(result) => (ResponsePayload::Result(result), Some(catalog)),
             Err(error) => (self.error_payload(&error), None),
         }
     }

@@ -495,7 +495,7 @@ async fn list_at_the_endpoint_of_one_server_is_the_only_request_for_it() {
             let cursor = |message: &Value| message["params"]["cursor"].clone();
             received.iter().filter(is_list).map(cursor).collect::<Vec<Value>>()
         };
-        assert_eq!(lists(), Vec::<Value>::new(), "{era:?}: nobody asked");
+        assert_eq!(lists(), Vec::<Value>::new(), "{era:?}: no client asked");
         let first = client.request("tools/list", json!({})).await["result"].clone();
         assert_eq!(lists(), [Value::Null], "{era:?}");
         if era == Era::Session {

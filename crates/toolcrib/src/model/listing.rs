@@ -266,10 +266,9 @@ impl FetchedListing {
         match before {
             Some(before) => missing.iter().for_each(|kind| listing.copy_list(kind, before)),
             None => {
-                let declared = missing.iter().filter(|kind| self.listing.declares(kind.capability()));
-                declared.for_each(|kind| {
-                    listing.unknown[kind as usize] = Some(Arc::new(ListFailure::unread(kind)))
-                });
+                for kind in missing.iter().filter(|kind| self.listing.declares(kind.capability())) {
+                    listing.unknown[kind as usize] = Some(Arc::new(ListFailure::unread(kind)));
+                }
             }
         }
         for failure in &self.failures {

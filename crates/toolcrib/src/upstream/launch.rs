@@ -215,21 +215,15 @@ pub(crate) async fn launch(
         return Err(StartFailure { refused_era, ..failed(error) });
     }
     let refused_era = refusal_to_remember(spec, plan, era, refused_era);
-    if !needs_lists {
-        let fetched = FetchedListing::unread(connection.handshake_listing());
-        return Ok(Launched { connection, fetched, refused_era });
-    }
-    let fetched = fetch_first_lists(spec, &connection).await.map_err(failed)?;
-    // An error that the server answered with concerns only the list.
-    let mut causes = fetched.failures.iter().filter(|failure| failure.kind == ListKind::Tools);
-    match causes.find_map(|failure| failure.cause.clone()) {
-        Some(cause) => Err(failed(cause)),
-        None => Ok(Launched { connection, fetched, refused_era }),
-    }
+    let fetched = match needs_lists {
+        true => read_first_lists(&connection, spec).await.map_err(failed)?,
+        false => FetchedListing::unread(connection.handshake_listing()),
+    };
+    Ok(Launched { connection, fetched, refused_era })
 }
 
-/// Fetches the lists of a server that was just started, as far as calls wait for them.
-async fn fetch_first_lists(spec: &ServerSpec, connection: &Connection) -> Result<FetchedListing, Error> {
+/// Reads the lists of a server that was just started; none if its tools take long.
+async fn read_first_lists(connection: &Connection, spec: &ServerSpec) -> Result<FetchedListing, Error> {
     let tools_done = CancellationToken::new();
     let tools_are_late = async {
         // With strict pins, calls are compared with the lists.
@@ -238,9 +232,15 @@ async fn fetch_first_lists(spec: &ServerSpec, connection: &Connection) -> Result
             std::future::pending::<()>().await;
         }
     };
-    tokio::select! {
-        fetched = fetch_listing(connection, &tools_done) => fetched,
-        () = tools_are_late => Ok(FetchedListing::unread(connection.handshake_listing())),
+    let fetched = tokio::select! {
+        fetched = fetch_listing(connection, &tools_done) => fetched?,
+        () = tools_are_late => FetchedListing::unread(connection.handshake_listing()),
+    };
+    // An error that the server answered with concerns only the list.
+    let mut causes = fetched.failures.iter().filter(|failure| failure.kind == ListKind::Tools);
+    match causes.find_map(|failure| failure.cause.clone()) {
+        Some(cause) => Err(cause),
+        None => Ok(fetched),
     }
 }
 

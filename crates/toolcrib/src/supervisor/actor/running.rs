@@ -263,25 +263,13 @@ impl Actor {
         let revision = &connection.handshake.revision;
         info!(%server, pid, took = %format_duration(duration), tools = fetched.listing.tools.len(), %revision, "started");
         self.emit(Event::Started { server, pid, duration });
+        if fetched.kinds.is_empty() && needs_lists {
+            connection.request_relist(ListKinds::ALL);
+        }
         let connection = Arc::new(connection);
         self.services.cache.invalidate(&self.spec.id, Some(&self.owner.key), Invalidation::All);
         let failed_kinds = fetched.failed_kinds();
-        let has_new_era = self.record_eras(connection.era(), refused_era);
-        let save = match self.listing_store.get() {
-            None => Self::save_first_listing,
-            Some(_) => Self::save_listing,
-        };
-        let unsaved = match fetched.kinds.is_empty() {
-            true => {
-                if needs_lists {
-                    connection.request_relist(ListKinds::ALL);
-                }
-                None
-            }
-            false => self.update_listing(&connection, &fetched, false).unsaved,
-        };
-        let unsaved = unsaved.or_else(|| self.listing_store.get().filter(|_| has_new_era));
-        unsaved.into_iter().for_each(|known| save(self, known));
+        self.record_first_lists(&connection, &fetched, refused_era);
         // The spec may have changed since the start began.
         connection.apply_settings(&self.spec);
         let now = Instant::now();
@@ -321,6 +309,26 @@ impl Actor {
             ping_required: false,
             recycle_when_idle: false,
         })
+    }
+
+    /// Records what a start has shown: the eras of the server, and its lists if they were read. Saves what is new.
+    fn record_first_lists(
+        &mut self,
+        connection: &Connection,
+        fetched: &FetchedListing,
+        refused_era: Option<RefusedEra>,
+    ) {
+        let has_new_era = self.record_eras(connection.era(), refused_era);
+        let save = match self.listing_store.get() {
+            None => Self::save_first_listing,
+            Some(_) => Self::save_listing,
+        };
+        let unsaved = match fetched.kinds.is_empty() {
+            true => None,
+            false => self.update_listing(connection, fetched, false).unsaved,
+        };
+        let unsaved = unsaved.or_else(|| self.listing_store.get().filter(|_| has_new_era));
+        unsaved.into_iter().for_each(|known| save(self, known));
     }
 
     /// Records lists of the server. If the server's listing changes, that is announced. A list that could not be read keeps
