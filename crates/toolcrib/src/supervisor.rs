@@ -300,6 +300,17 @@ impl Supervisor {
         &self.0.owner.clients
     }
 
+    /// Returns whether the server is being started.
+    pub(crate) fn is_starting(&self) -> bool {
+        self.state() == ServerState::Starting
+    }
+
+    /// Waits until the server is not being started any longer.
+    pub(crate) async fn wait_while_starting(&self) {
+        // An error means that the actor has ended.
+        let _ = self.0.snapshot.clone().wait_for(|snapshot| snapshot.state != ServerState::Starting).await;
+    }
+
     fn state(&self) -> ServerState {
         self.0.snapshot.borrow().state
     }

@@ -235,9 +235,10 @@ fn init_leaves_one_gateway_that_all_agents_share() {
     assert_eq!(report["proofs"].as_array().unwrap().len(), 2, "{report}");
     let gateway = home.gateway_pid();
     let status = home.status();
-    let instances = status["servers"][0]["instances_list"].as_array().unwrap();
+    let server = &status["servers"][0];
+    let instances = server["instances_list"].as_array().unwrap();
     let pid = |instance: &Value| u32::try_from(instance["pid"].as_u64()?).ok();
-    let running: Vec<u32> = instances.iter().filter_map(pid).collect();
+    let running: Vec<u32> = instances.iter().chain([server]).filter_map(pid).collect();
     let mut clients = [Era::Session, Era::Stateless].map(|era| StdioClient::new(home.stdio(), era));
     for client in &mut clients {
         let pid = server_pid(client);

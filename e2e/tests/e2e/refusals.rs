@@ -9,6 +9,9 @@ const JSON: (&str, &str) = ("Content-Type", "application/json");
 const BOTH: (&str, &str) = ("Accept", "application/json, text/event-stream");
 const META: &str = r#"{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#;
 
+/// The end of the config of a gateway that lists no server unasked.
+const NOTHING_UNASKED: &str = "[limits]\nfirst-listing-wait = '0s'\n";
+
 fn server(name: &str, args: &[&str]) -> String {
     test_support::gateway::server_config(env!("CARGO_BIN_EXE_fake-server"), name, args)
 }
@@ -29,7 +32,7 @@ fn stateless(gateway: &GatewayProcess, headers: &[(&str, &str)], method: &str, p
 
 #[test]
 fn other_hosts_and_origins_are_refused() {
-    let home = home(&server("fake", &[]));
+    let home = home(&(server("fake", &[]) + NOTHING_UNASKED));
     let gateway = home.serve();
     let ping = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
     let port = gateway.address.port();
@@ -50,7 +53,7 @@ fn other_hosts_and_origins_are_refused() {
 
 #[test]
 fn invalid_messages_are_refused_and_execute_nothing() {
-    let home = home(&server("fake", &[]));
+    let home = home(&(server("fake", &[]) + NOTHING_UNASKED));
     let gateway = home.serve();
     let deep = format!(
         r#"{{"jsonrpc":"2.0","id":1,"method":"x","params":{}{}}}"#,

@@ -113,7 +113,9 @@ fn ejection_reload_restart_and_calls_leave_one_process() {
     let entry = |more: &[&str]| {
         let args: Vec<&str> = count_file.iter().map(String::as_str).chain(more.iter().copied()).collect();
         let server = test_support::gateway::server_config(env!("CARGO_BIN_EXE_fake-server"), "busy", &args);
-        format!("{server}[servers.busy.lifecycle]\nrestarts = {{ at-most = 1, within = \"5m\" }}\n")
+        format!(
+            "{server}sharing = 'one'\n[servers.busy.lifecycle]\nrestarts = {{ at-most = 1, within = \"5m\" }}\n"
+        )
     };
     home.write_config(&entry(&["--exit-at-start", "1000"]));
     let gateway = home.serve();

@@ -198,7 +198,8 @@ fn fill(file: &Path) {
 #[test]
 fn full_disk_loses_log_lines_but_no_call() {
     let server = |name| test_support::gateway::server_config(FAKE, name, &[]);
-    let home = Home::new(CRIB, &(server("early") + &server("late")));
+    let limits = "[limits]\nlisting-wait = '20s'\nfirst-listing-wait = '0s'\n";
+    let home = Home::new(CRIB, &(server("early") + &server("late") + limits));
     let Some(mut gateway) = with_small_disk(&home) else {
         return skip("no tmpfs can be mounted in its own namespace");
     };

@@ -398,10 +398,14 @@ impl CallRouter {
     /// Passes the call to the fallback or to the server that its unknown name refers to, or returns the error with a
     /// suggestion.
     pub(crate) async fn run_fallback(&self, mut call: Call, error: Error) -> Result<Outcome, Error> {
-        if let Some(denied) = self.denial_error(&call).or_else(|| self.withheld_error(&call)) {
+        let catalog = self.callable_catalog(&call.caller);
+        // A bare name that several servers have is ambiguous, also if one more is denied.
+        let is_ambiguous =
+            !matches!(call.selector, Selector::OnServer(..)) && catalog.has_match(&call.selector);
+        let denied = || self.denial_error(&call).or_else(|| self.withheld_error(&call));
+        if let Some(denied) = if is_ambiguous { None } else { denied() } {
             return Err(denied);
         }
-        let catalog = self.callable_catalog(&call.caller);
         // A typing error is better explained here. An unknown name must not count towards limits, and is recorded as unknown
         // where callers are told apart.
         let is_forwarded = call.forwards_unknown

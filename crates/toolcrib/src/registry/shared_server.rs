@@ -133,6 +133,17 @@ impl SharedServer {
         }
     }
 
+    /// Waits for the start that shows which eras the server speaks, if one is running: until then, a client of the other era
+    /// would start a second process of a server that speaks only one.
+    async fn wait_for_first_start(&self) {
+        let is_unknown = || self.known_eras() == Some(SpokenEras::default());
+        for supervisor in self.supervisors() {
+            if is_unknown() && supervisor.is_starting() {
+                supervisor.wait_while_starting().await;
+            }
+        }
+    }
+
     async fn lease_once(&self, call: &Call) -> Result<(Lease, LeaseOrigin), Error> {
         if let Some(own) = self.own_for(call) {
             match Box::pin(own.instances.lease_for_client(call)).await {
@@ -141,6 +152,7 @@ impl SharedServer {
                 leased => return leased,
             }
         }
+        self.wait_for_first_start().await;
         let asked = self.for_era(call.client.era);
         let is_session = self.opens_session(call.client.era);
         let capabilities = (self.splits_clients() && is_session).then(|| call.announced_capabilities());

@@ -12,7 +12,8 @@ use super::{CALLERS, ask, home, send};
 
 #[test]
 fn requests_without_a_valid_token_are_rejected() {
-    let (home, _records) = home(CALLERS);
+    // No server is listed unasked.
+    let (home, _records) = home(&format!("{CALLERS}[limits]\nfirst-listing-wait = '0s'\n"));
     let gateway = home.serve();
     let list = message(Era::Stateless, &1.into(), "tools/list", &json!({}));
     let usual = [("MCP-Protocol-Version", "2026-07-28"), ("Mcp-Method", "tools/list")];

@@ -51,7 +51,6 @@ fn profile_restricts_every_caller() {
         ("ci-Token-1", "/mcp/p/nope"),
         ("ci-Token-1", "/mcp/p/"),
         ("ci-Token-1", "/mcp/p/WORK"),
-        ("ci-Token-1", "/mcp/p/work/"),
         ("narrow-Token", "/mcp/p/none"),
         ("narrow-Token", "/mcp/s/other"),
     ] {

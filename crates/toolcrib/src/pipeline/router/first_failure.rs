@@ -1,6 +1,6 @@
 //! Finds targets for programs that report a failed start instead of waiting for restarts.
 
-use super::CallRouter;
+use super::{CallRouter, not_searched_error};
 use crate::model::caller::Caller;
 use crate::model::error::{Error, ErrorKind};
 use crate::model::selector::Selector;
@@ -41,8 +41,17 @@ impl CallRouter {
             let catalog = self.callable_catalog(caller);
             let error = catalog.add_suggestion(error, selector);
             let mut missing = servers.iter().filter(|entry| catalog.is_undiscovered(&entry.spec().id));
-            let failure = missing.find_map(|entry| self.discovery_error(entry, caller).0.class());
-            failure.filter(|_| error.kind() == ErrorKind::Unknown).into_iter().fold(error, Error::with_class)
+            let failure = missing.find_map(|entry| {
+                Some(self.discovery_error(entry, caller).0).filter(|failure| failure.class().is_some())
+            });
+            match (failure, catalog.find(selector)) {
+                (Some(failure), Err(unknown)) if error.kind() == ErrorKind::Unknown => {
+                    let explained =
+                        not_searched_error(&unknown, &failure.to_string()).with_hint(error.hint());
+                    failure.class().into_iter().fold(explained, Error::with_class)
+                }
+                _ => error,
+            }
         })
     }
 }
