@@ -3,17 +3,18 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use tokio::time::Instant;
 use toolcrib::access::policy::{Policy, Rules};
 use toolcrib::protocol::json::object::Object;
 use toolcrib::protocol::versions::Era;
 use toolcrib::{
-    Call, CallRecord, Caller, Crib, Error, ErrorKind, Event, ListKind, Observer, Selector, Sharing,
+    Call, CallRecord, Caller, Client, Crib, Error, ErrorKind, Event, ListKind, Observer, Selector, Sharing,
     UsageLimit, UsageLimits,
 };
 
-use crate::fake::FakeServer;
+use crate::fake::{FakeServer, FakeStart};
 use crate::sharing::{call_as, client};
-use crate::support::{SECOND, id, settle, spec};
+use crate::support::{SECOND, crib, id, settle, spec};
 
 /// A request for a list, with a cursor if there is one.
 fn list_call(kind: ListKind, cursor: Option<&str>) -> Call {
@@ -49,6 +50,23 @@ async fn page_starts_no_instance() {
     let call = list_call(ListKind::Tools, Some("x")).client(client(1, Era::Session, "{}"));
     assert!(!is_asked(&crib, &fake, call).await);
     assert_eq!(fake.starts(), starts);
+}
+
+#[tokio::test(start_paused = true)]
+async fn list_waits_only_briefly_for_a_start_which_continues() {
+    let slow = FakeServer::with_tools(&["t"]).default_start(FakeStart::SlowHandshake(20 * SECOND));
+    let crib = crib(&[("s", &slow)]);
+    let client = Client { has_one_server: true, ..client(1, Era::Session, "{}") };
+    let call = list_call(ListKind::Tools, None).client(client);
+    let before = Instant::now();
+    let error = crib.list_if_uncertain(ListKind::Tools, call, 4 * SECOND).await.unwrap_err();
+    assert_eq!(
+        (error.to_string(), before.elapsed()),
+        ("server `s` is still starting".to_owned(), 4 * SECOND)
+    );
+    let mut catalog = crib.watch_catalog();
+    catalog.wait_for(|catalog| catalog.tools().len() == 1).await.unwrap();
+    assert_eq!((before.elapsed().as_secs(), slow.starts()), (20, 1));
 }
 
 #[tokio::test(start_paused = true)]
