@@ -241,7 +241,7 @@ mod tests {
             let headers = headers.map(|(name, value)| (name, HeaderValue::from_static(value)));
             let headers = HeaderMap::from_iter(headers);
             let found = hosts.check(Version::HTTP_11, &Uri::from_static("/mcp"), &headers, None);
-            found.map(|origin| origin.cloned())
+            found.map(Option::<&HeaderValue>::cloned)
         };
         assert_eq!(check(page), Ok(Some(HeaderValue::from_static(page))));
         for origin in

@@ -119,9 +119,9 @@ impl Script {
         }
     }
 
-    fn try_step(mut self, step: Step) -> Result<Self, StepAfterAnswer> {
+    fn try_step(mut self, step: Step) -> Result<Self, Box<StepAfterAnswer>> {
         if let Some(last) = self.steps.pop_if(|last| !last.goes_on()) {
-            return Err(StepAfterAnswer { last, further: step });
+            return Err(Box::new(StepAfterAnswer { last, further: step }));
         }
         self.steps.push(step);
         Ok(self)

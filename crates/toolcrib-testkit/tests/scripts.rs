@@ -221,7 +221,8 @@ fn invalid_script_is_reported_with_status_64() {
 
 #[test]
 fn step_after_the_answer_is_refused() {
-    let endings: [(&str, fn(Script) -> Script); 9] = [
+    type Ending = (&'static str, fn(Script) -> Script);
+    let endings: [Ending; 9] = [
         ("Text", |script| script.text("a")),
         ("ToolError", |script| script.tool_error("a")),
         ("Result", |script| script.result(json!({}))),

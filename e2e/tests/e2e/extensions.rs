@@ -60,7 +60,8 @@ fn server_extensions_survive_in_both_eras() {
 fn server_is_told_the_extensions_of_its_client() {
     for sharing in ["shared", "per-client"] {
         let config = server("s", "session", &json!({}), &[]) + &format!("sharing = '{sharing}'\n");
-        let home = home(&config);
+        // The server is started for the client.
+        let home = home(&(config + "[limits]\nlisting-wait = '20s'\nfirst-listing-wait = '0s'\n"));
         let gateway = home.serve();
         let capabilities =
             json!({"extensions": {"com.example/chat": {"v": 1}}, "experimental": {"e": {"n": 2}}});

@@ -34,7 +34,9 @@ fn mark(test: &str) -> String {
 
 fn home(mark: &str) -> Home {
     let table = format!("[servers.fake]\ncommand = 'sh'\nargs = ['-c', '''{SCRIPT}''', '{FAKE}']\n");
-    Home::new(CRIB, &format!("{table}env = {{ MARK = '{mark}' }}\n"))
+    // No server is started unasked.
+    let limits = "[limits]\nlisting-wait = '20s'\nfirst-listing-wait = '0s'\n";
+    Home::new(CRIB, &format!("{table}env = {{ MARK = '{mark}' }}\n{limits}"))
 }
 
 /// Starts the server and returns its process id.

@@ -93,7 +93,8 @@ async fn rules_are_in_force_together_with_the_servers() {
 
 #[tokio::test(start_paused = true)]
 async fn removed_server_is_gone_after_one_poll() {
-    let removals: [(&str, fn(&Crib)); 2] = [
+    type Removal = (&'static str, fn(&Crib));
+    let removals: [Removal; 2] = [
         ("remove", |crib| drop(poll_once(crib.remove(&id("git"))))),
         ("apply", |crib| drop(poll_once(crib.apply(Settings::new(roster([])))))),
     ];
