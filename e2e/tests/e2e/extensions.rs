@@ -60,8 +60,9 @@ fn server_extensions_survive_in_both_eras() {
 fn server_is_told_the_extensions_of_its_client() {
     for sharing in ["shared", "per-client"] {
         let config = server("s", "session", &json!({}), &[]) + &format!("sharing = '{sharing}'\n");
-        // The server is started for the client.
-        let home = home(&(config + "[limits]\nlisting-wait = '20s'\nfirst-listing-wait = '0s'\n"));
+        // The server is started for the client, and not before.
+        let limits = "[limits]\nfirst-listing-wait = '0s'\nfirst-listing-clients = { e2e = '40s' }\n";
+        let home = home(&(config + limits));
         let gateway = home.serve();
         let capabilities =
             json!({"extensions": {"com.example/chat": {"v": 1}}, "experimental": {"e": {"n": 2}}});
