@@ -10,7 +10,6 @@ pub(crate) mod handshake;
 pub(crate) mod launch;
 pub(crate) mod listing;
 pub(crate) mod mux;
-#[cfg_attr(not(feature = "http"), expect(dead_code, reason = "the HTTP transport uses more of it"))]
 pub(crate) mod on_question;
 mod pending;
 pub(crate) mod relist;
